@@ -1,0 +1,146 @@
+# make            build ./isobit for this machine
+# make demo       install what is missing, fetch SmolLM2, hand one prompt from a producer to a consumer
+# make check      install what is missing, build, run every test that needs no GPU
+# make check-all  long prompts at each ISA level, then a pairwise cover of settings
+# make CUDA=1     with CUDA (needs nvcc; GENCODE=... narrows the fat binary)
+# make CC=clang, ARCH=aarch64 CC=aarch64-linux-gnu-gcc RUN=qemu-aarch64, CFLAGS=-O3: each in its own folder
+# make SAN=address,undefined unit
+# make unit fuzz bench tidy lint isa-check headers format compdb clean
+MAKEFLAGS += -r
+ifeq ($(origin CC),default)
+CC := cc
+endif
+NVCC ?= nvcc
+UNAME := $(shell uname -s)
+ARCH ?= $(shell uname -m)
+METAL ?= $(if $(filter Darwin,$(UNAME)),1,0)
+CUDA ?= 0
+GENCODE ?= $(foreach a,80 86 89 90a 100 120,-gencode arch=compute_$(a),code=sm_$(a))
+RUN ?=
+SAN ?=
+comma := ,
+OS := $(if $(filter Darwin,$(UNAME)),darwin,linux)
+OTHER_OS := $(filter-out $(OS),linux darwin)
+BUILD ?= build/$(ARCH)-$(notdir $(firstword $(CC)))$(if $(filter 1,$(CUDA)),-cuda)$(if $(SAN),-$(subst $(comma),-,$(SAN)))
+
+ISO_CPPFLAGS := -Iinclude -Isrc -Itests -D_GNU_SOURCE
+CFLAGS ?= -O2 -g
+# After the user's CFLAGS in every rule: `make CFLAGS=-O3` must not lose -ffp-contract=off.
+ISO_CFLAGS := -std=c11 -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion \
+          -Wstrict-prototypes -Wmissing-prototypes -Wvla -Werror=implicit -ffp-contract=off
+PKG_CONFIG ?= $(if $(filter $(ARCH),$(shell uname -m)),pkg-config,$(ARCH)-linux-gnu-pkg-config)
+PKGS := libssl libcrypto sqlite3 jansson libpcre2-8 libutf8proc
+# Goals that need no library: they install them or only clean up.
+NO_LIBS := deps clean format demo check check-all help
+ifneq ($(filter-out $(NO_LIBS),$(or $(MAKECMDGOALS),all)),)
+ifneq ($(shell $(PKG_CONFIG) --exists $(PKGS) && echo yes),yes)
+$(error a library is missing, run `make deps`: $(shell $(PKG_CONFIG) --print-errors --exists $(PKGS) 2>&1))
+endif
+ISO_CPPFLAGS += $(shell $(PKG_CONFIG) --cflags $(PKGS))
+LDLIBS += $(shell $(PKG_CONFIG) --libs $(PKGS)) -lm -pthread
+endif
+ifneq ($(SAN),)
+ISO_CFLAGS += -fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=undefined
+LDFLAGS += -fsanitize=$(SAN)
+endif
+
+# One suffix per instruction set; only these files get the flag. -O3: their loops are written to be vectorised.
+ISA_ref := -O2 -fno-tree-vectorize
+ISA_avx2 := -O3 -mavx2 -mfma -mf16c
+ISA_avx512 := -O3 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c -mprefer-vector-width=512
+ISA_vnni := $(ISA_avx512) -mavx512vnni
+ISA_neon := -O3
+OTHER_x86_64 := neon
+OTHER_aarch64 := avx2 avx512 vnni
+OTHER_arm64 := $(OTHER_aarch64)
+
+SRC := $(wildcard src/*/*.c src/*/*/*.c)
+SRC := $(filter-out $(foreach i,$(OTHER_$(ARCH)) $(OTHER_OS),%_$(i).c),$(SRC))
+MAIN := $(BUILD)/src/cli/main.c.o
+OBJ := $(SRC:%=$(BUILD)/%.o)
+ifeq ($(CUDA),1)
+OBJ += $(patsubst %,$(BUILD)/%.o,$(wildcard src/*/*_cuda.cu src/*/*/*_cuda.cu))
+LDLIBS += -L$(dir $(shell readlink -f $$(command -v $(NVCC))))../lib64 -lcudart -lstdc++
+endif
+LIB := $(filter-out $(MAIN),$(OBJ))
+ARCHIVE := $(BUILD)/libisobit.a
+COMMIT := $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)$(shell git diff --quiet HEAD 2>/dev/null || echo -dirty)
+
+# tests/<area>/test_*.c and check_*.c are one program each; other files of an area are linked into each.
+TESTS := $(wildcard tests/*/test_*.c tests/*/check_*.c)
+TEST_BIN := $(TESTS:%.c=$(BUILD)/%)
+FUZZ := $(wildcard tests/fuzz/fuzz_*.c)
+BENCH := $(wildcard bench/bench_*.c)
+BENCH_BIN := $(BENCH:%.c=$(BUILD)/%)
+
+all: $(BUILD)/isobit
+	@ln -sf $(BUILD)/isobit isobit
+deps:
+	@sh tools/deps.sh
+demo: deps
+	@$(MAKE) --no-print-directory all
+	@bash tools/demo.sh
+check: deps
+	@bash tools/check.sh
+check-all: deps
+	@bash tools/check_all.sh
+unit: $(TEST_BIN)
+	@test -n "$^" || { echo "no tests found"; exit 1; }
+	@for t in $^; do echo "$$t"; $(RUN) $$t || exit 1; done
+bench: $(BENCH_BIN)
+
+isa = $(ISA_$(lastword $(subst _, ,$(basename $(notdir $1)))))
+
+$(BUILD)/%.c.o: %.c Makefile
+	@mkdir -p $(@D)
+	$(CC) $(ISO_CPPFLAGS) $(CPPFLAGS) $(CFLAGS) $(ISO_CFLAGS) $(call isa,$<) -MMD -MP -c -o $@ $<
+$(BUILD)/%.cu.o: %.cu Makefile
+	@mkdir -p $(@D)
+	$(NVCC) $(ISO_CPPFLAGS) -O2 -g -lineinfo -fmad=false -Xcompiler -ffp-contract=off $(GENCODE) -MMD -MP -c -o $@ $<
+$(ARCHIVE): $(LIB)
+	@rm -f $@ && $(AR) rcs $@ $^
+AR ?= ar
+
+$(BUILD)/commit: FORCE
+	@mkdir -p $(@D); echo '$(COMMIT)' | cmp -s - $@ || echo '$(COMMIT)' > $@
+FORCE:
+$(BUILD)/src/cli/main.c.o: CPPFLAGS += -DISO_COMMIT='"$(COMMIT)"'
+$(BUILD)/src/cli/main.c.o: $(BUILD)/commit
+
+$(BUILD)/isobit: $(MAIN) $(ARCHIVE)
+	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+.SECONDEXPANSION:
+helpers = $(patsubst %,$(BUILD)/%.o,$(filter-out $(dir $1)test_% $(dir $1)check_% $(dir $1)fuzz_% $(dir $1)bench_%,$(wildcard $(dir $1)*.c)))
+$(TEST_BIN): $(BUILD)/%: $(BUILD)/%.c.o $$(call helpers,%) $(ARCHIVE)
+	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
+$(BENCH_BIN): $(BUILD)/%: $(BUILD)/%.c.o $$(call helpers,%) $(ARCHIVE)
+	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+
+# libFuzzer targets: clang, sources compiled with coverage; FUZZ_SECONDS each.
+FUZZ_SECONDS ?= 60
+fuzz:
+	@bash tools/fuzz.sh $(FUZZ_SECONDS)
+
+compile_commands.json: $(SRC) Makefile
+	@$(MAKE) -Bn BUILD=build/compdb CC=clang CUDA=0 METAL=0 all | python3 tools/compdb.py > $@
+compdb: compile_commands.json
+tidy: compile_commands.json
+	@for f in $(SRC); do clang-tidy -quiet -p . $$f || exit 1; done   # one process per file
+lint: $(OBJ)
+	python3 tools/check_layers.py
+	python3 tools/check_style.py
+	@for o in $(filter %.c.o,$(LIB)); do test -f $$o || exit 1; nm -g --defined-only $$o | awk -v o=$$o '$$3 !~ /^_?iso_/ {print o": global without prefix: "$$3; bad=1} END {exit bad}' || exit 1; done
+isa-check: $(OBJ)   # a vector register outside its own file means a leaked flag
+	@for o in $(filter-out %_avx512.c.o %_vnni.c.o,$(filter %.c.o,$(OBJ))); do ! objdump -d $$o | grep -q '%zmm' || { echo "$$o: AVX-512 leak"; exit 1; }; done
+	@for o in $(filter-out %_avx2.c.o %_avx512.c.o %_vnni.c.o,$(filter %.c.o,$(OBJ))); do ! objdump -d $$o | grep -q '%ymm' || { echo "$$o: AVX2 leak"; exit 1; }; done
+headers:            # every header compiles on its own
+	@for h in $$(find include src -name '*.h' ! -name '*_body.h'); do $(CC) $(ISO_CPPFLAGS) $(CPPFLAGS) $(CFLAGS) $(ISO_CFLAGS) -fsyntax-only -x c $$h || exit 1; done
+format:
+	clang-format -i $$(git ls-files '*.[ch]' '*.cu' '*.m')
+clean:
+	rm -rf build compile_commands.json isobit
+help:
+	@sed -n '1,9s/^# //p' Makefile
+.PHONY: all deps demo check check-all unit bench fuzz lint isa-check headers compdb tidy format clean help FORCE
+.SECONDARY:
+-include $(shell test -d $(BUILD) && find $(BUILD) -name '*.d')

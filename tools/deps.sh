@@ -1,0 +1,22 @@
+#!/bin/sh
+# Install what building and testing needs, through the system's package manager; asks for sudo when
+# not root. Does nothing, quickly, when everything is there.
+set -eu
+need="gcc make pkg-config git ca-certificates libssl-dev libsqlite3-dev libjansson-dev libpcre2-dev
+libutf8proc-dev libcmocka-dev python3 python3-pip python3-venv python3-numpy python3-jinja2 openssl"
+[ "$(uname -s)" = Linux ] || { echo "deps: unsupported system $(uname -s)" >&2; exit 1; }
+command -v dpkg-query >/dev/null || { echo "deps: no dpkg; install by hand: $need" >&2; exit 1; }
+missing=
+for p in $need "$@"; do
+    dpkg-query -W -f '${Status}' "$p" 2>/dev/null | grep -q 'ok installed' || missing="$missing $p"
+done
+[ -n "$missing" ] || exit 0
+sudo=
+if [ "$(id -u)" -ne 0 ]; then
+    command -v sudo >/dev/null || { echo "deps: not root and no sudo; install:$missing" >&2; exit 1; }
+    sudo=sudo
+fi
+echo "deps: installing$missing"
+export DEBIAN_FRONTEND=noninteractive
+$sudo apt-get update -qq
+$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >/dev/null
