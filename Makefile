@@ -7,6 +7,8 @@
 # make SAN=address,undefined unit
 # make unit fuzz bench tidy lint isa-check headers format compdb clean
 MAKEFLAGS += -r
+Q := $(if $(V),,@)
+say = $(if $(V),,@printf '  %-4s %s\n' $1 $2;)
 ifeq ($(origin CC),default)
 CC := cc
 endif
@@ -93,10 +95,10 @@ isa = $(ISA_$(lastword $(subst _, ,$(basename $(notdir $1)))))
 
 $(BUILD)/%.c.o: %.c Makefile
 	@mkdir -p $(@D)
-	$(CC) $(ISO_CPPFLAGS) $(CPPFLAGS) $(CFLAGS) $(ISO_CFLAGS) $(call isa,$<) -MMD -MP -c -o $@ $<
+	$(call say,CC,$<)$(CC) $(ISO_CPPFLAGS) $(CPPFLAGS) $(CFLAGS) $(ISO_CFLAGS) $(call isa,$<) -MMD -MP -c -o $@ $<
 $(BUILD)/%.cu.o: %.cu Makefile
 	@mkdir -p $(@D)
-	$(NVCC) $(ISO_CPPFLAGS) -O2 -g -lineinfo -fmad=false -Xcompiler -ffp-contract=off $(GENCODE) -MMD -MP -c -o $@ $<
+	$(call say,NVCC,$<)$(NVCC) $(ISO_CPPFLAGS) -O2 -g -lineinfo -fmad=false -Xcompiler -ffp-contract=off $(GENCODE) -MMD -MP -c -o $@ $<
 $(ARCHIVE): $(LIB)
 	@rm -f $@ && $(AR) rcs $@ $^
 AR ?= ar
@@ -108,13 +110,13 @@ $(BUILD)/src/cli/main.c.o: CPPFLAGS += -DISO_COMMIT='"$(COMMIT)"'
 $(BUILD)/src/cli/main.c.o: $(BUILD)/commit
 
 $(BUILD)/isobit: $(MAIN) $(ARCHIVE)
-	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+	$(call say,LD,$@)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 .SECONDEXPANSION:
 helpers = $(patsubst %,$(BUILD)/%.o,$(filter-out $(dir $1)test_% $(dir $1)check_% $(dir $1)fuzz_% $(dir $1)bench_%,$(wildcard $(dir $1)*.c)))
 $(TEST_BIN): $(BUILD)/%: $(BUILD)/%.c.o $$(call helpers,%) $(ARCHIVE)
-	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
+	$(call say,LD,$@)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
 $(BENCH_BIN): $(BUILD)/%: $(BUILD)/%.c.o $$(call helpers,%) $(ARCHIVE)
-	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+	$(call say,LD,$@)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
 # libFuzzer targets: clang, sources compiled with coverage; FUZZ_SECONDS each.
 FUZZ_SECONDS ?= 60

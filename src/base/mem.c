@@ -21,24 +21,31 @@ enum iso_err iso_add_size(size_t *out, size_t a, size_t b)
     return ISO_OK;
 }
 
+/* calloc leaves large zeroed memory untouched until it is used, which aligned_alloc and memset would
+ * not: a page pool for a long context costs nothing before its pages are written. The block's own
+ * address is kept in front of the aligned one. */
 enum iso_err iso_mem_alloc(void **out, size_t n, size_t size, const char *what)
 {
     assert(g_guard_depth == 0 && "allocation between two tokens");
     size_t len = 0;
     ISO_TRY(iso_mul_size(&len, n, size));
     size_t padded = 0;
-    ISO_TRY(iso_add_size(&padded, len, ISO_ALIGNMENT));
-    padded &= ~(size_t)(ISO_ALIGNMENT - 1);
-    void *p = aligned_alloc(ISO_ALIGNMENT, padded);
+    ISO_TRY(iso_add_size(&padded, len, 2 * ISO_ALIGNMENT));
+    uint8_t *p = calloc(padded, 1);
     if (p == NULL) ISO_FAIL(ISO_E_NOMEM, "%s: %zu bytes", what, len);
-    memset(p, 0, padded);
-    *out = p;
+    const size_t gap = ISO_ALIGNMENT - (uintptr_t)p % ISO_ALIGNMENT; /* 16 .. 64 */
+    uint8_t *aligned = p + gap;
+    memcpy(aligned - sizeof(p), &p, sizeof(p));
+    *out = aligned;
     return ISO_OK;
 }
 
 void iso_mem_free(void *p)
 {
-    free(p);
+    if (p == NULL) return;
+    void *block = NULL;
+    memcpy(&block, (uint8_t *)p - sizeof(block), sizeof(block));
+    free(block);
 }
 
 static void *checked(void *p)
