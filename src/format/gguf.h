@@ -16,14 +16,31 @@
 #include "format/types.h"
 
 #define ISO_GGUF_MAX_DIMS 4
-#define ISO_GGUF_MAX_NAME 256        /* bytes of a tensor name or key */
-#define ISO_GGUF_MAX_TENSORS 65536   /* the largest public models have a few thousand */
+#define ISO_GGUF_MAX_NAME 256      /* bytes of a tensor name or key */
+#define ISO_GGUF_MAX_TENSORS 65536 /* the largest public models have a few thousand */
 #define ISO_GGUF_MAX_KEYS 65536
 #define ISO_GGUF_MAX_SPLITS 1024
+/* In all arrays of a file together: 16 bytes of index each. The largest public model has 0.8
+ * million. */
+#define ISO_GGUF_MAX_STRINGS (1 << 24)
+/* Of general.alignment; the specification asks for a multiple of 8. */
+#define ISO_GGUF_MIN_ALIGNMENT 8
+#define ISO_GGUF_MAX_ALIGNMENT (1 << 20)
 
 enum iso_gguf_value {
-    ISO_GGUF_U8, ISO_GGUF_I8, ISO_GGUF_U16, ISO_GGUF_I16, ISO_GGUF_U32, ISO_GGUF_I32, ISO_GGUF_F32,
-    ISO_GGUF_BOOL, ISO_GGUF_STRING, ISO_GGUF_ARRAY, ISO_GGUF_U64, ISO_GGUF_I64, ISO_GGUF_F64,
+    ISO_GGUF_U8,
+    ISO_GGUF_I8,
+    ISO_GGUF_U16,
+    ISO_GGUF_I16,
+    ISO_GGUF_U32,
+    ISO_GGUF_I32,
+    ISO_GGUF_F32,
+    ISO_GGUF_BOOL,
+    ISO_GGUF_STRING,
+    ISO_GGUF_ARRAY,
+    ISO_GGUF_U64,
+    ISO_GGUF_I64,
+    ISO_GGUF_F64,
     ISO_GGUF_VALUE_COUNT
 };
 
@@ -36,9 +53,9 @@ struct iso_gguf_str {
 };
 
 struct iso_gguf_array {
-    enum iso_gguf_value type;         /* element type; never ISO_GGUF_ARRAY */
-    size_t n;                         /* elements */
-    const uint8_t *data;              /* packed little-endian elements; NULL for strings */
+    enum iso_gguf_value type;           /* element type; never ISO_GGUF_ARRAY */
+    size_t n;                           /* elements */
+    const uint8_t *data;                /* packed little-endian elements; NULL for strings */
     const struct iso_gguf_str *strings; /* [n] for ISO_GGUF_STRING, else NULL */
 };
 
@@ -59,8 +76,8 @@ struct iso_gguf_tensor {
 enum iso_err iso_gguf_open(struct iso_gguf **out, const char *path) ISO_NODISCARD;
 void iso_gguf_close(struct iso_gguf *g);
 
-/* ISO_E_IO when a mapped file has become shorter or was replaced in place since it was opened. Cheap:
- * reads a flag that the SIGBUS guard sets, and one fstat per file. Call it after a step. */
+/* ISO_E_IO when a mapped file has become shorter or was replaced in place since it was opened.
+ * Cheap: reads a flag that the SIGBUS guard sets, and one fstat per file. Call it after a step. */
 enum iso_err iso_gguf_check(const struct iso_gguf *g) ISO_NODISCARD;
 
 const char *iso_gguf_path(const struct iso_gguf *g);
@@ -78,18 +95,33 @@ const struct iso_gguf_tensor *iso_gguf_find(const struct iso_gguf *g, const char
 size_t iso_gguf_n_keys(const struct iso_gguf *g);
 /* Key i in file order and its type. */
 const char *iso_gguf_key(const struct iso_gguf *g, size_t i, enum iso_gguf_value *type);
+/* "u32", "string": for messages. Never NULL. */
+const char *iso_gguf_value_name(enum iso_gguf_value type);
 bool iso_gguf_has(const struct iso_gguf *g, const char *key);
 
-/* Scalars. A missing key or a value of another kind is ISO_E_FORMAT naming key and type; integers of
- * any width are accepted where they fit. */
+/* Scalars. A missing key or a value of another kind is ISO_E_FORMAT naming key and type; integers
+ * of any width are accepted where they fit, floats of any width where they stay finite. */
 enum iso_err iso_gguf_u32(uint32_t *out, const struct iso_gguf *g, const char *key) ISO_NODISCARD;
 enum iso_err iso_gguf_f32(float *out, const struct iso_gguf *g, const char *key) ISO_NODISCARD;
 enum iso_err iso_gguf_bool(bool *out, const struct iso_gguf *g, const char *key) ISO_NODISCARD;
-enum iso_err iso_gguf_str(struct iso_gguf_str *out, const struct iso_gguf *g, const char *key) ISO_NODISCARD;
-enum iso_err iso_gguf_array(struct iso_gguf_array *out, const struct iso_gguf *g, const char *key) ISO_NODISCARD;
+enum iso_err
+iso_gguf_str(struct iso_gguf_str *out, const struct iso_gguf *g, const char *key) ISO_NODISCARD;
+enum iso_err
+iso_gguf_array(struct iso_gguf_array *out, const struct iso_gguf *g, const char *key) ISO_NODISCARD;
+/* The same, and its element type must be type and its length n (ISO_GGUF_ANY_LENGTH: any), so that
+ * the caller may index it: a file can declare any type and length for a key it knows. */
+enum iso_err iso_gguf_array_of(struct iso_gguf_array *out,
+                               const struct iso_gguf *g,
+                               const char *key,
+                               enum iso_gguf_value type,
+                               size_t n) ISO_NODISCARD;
+#define ISO_GGUF_ANY_LENGTH SIZE_MAX
 /* The same with a default for a missing key; a value of another kind is still an error. */
-enum iso_err iso_gguf_u32_or(uint32_t *out, const struct iso_gguf *g, const char *key, uint32_t def) ISO_NODISCARD;
-enum iso_err iso_gguf_f32_or(float *out, const struct iso_gguf *g, const char *key, float def) ISO_NODISCARD;
-enum iso_err iso_gguf_bool_or(bool *out, const struct iso_gguf *g, const char *key, bool def) ISO_NODISCARD;
+enum iso_err iso_gguf_u32_or(uint32_t *out, const struct iso_gguf *g, const char *key, uint32_t def)
+    ISO_NODISCARD;
+enum iso_err
+iso_gguf_f32_or(float *out, const struct iso_gguf *g, const char *key, float def) ISO_NODISCARD;
+enum iso_err
+iso_gguf_bool_or(bool *out, const struct iso_gguf *g, const char *key, bool def) ISO_NODISCARD;
 
 #endif
