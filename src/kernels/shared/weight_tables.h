@@ -18,9 +18,10 @@ static const int8_t iso_e2m1_code[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3,
 /* UE4M3 scale byte of NVFP4 as an integer in units of 2^-9; bit 7 is ignored, 0x7f is 0. */
 static inline int32_t iso_ue4m3_units(uint8_t byte)
 {
-    const int32_t e = byte >> 3 & 15, man = byte & 7;
-    if ((byte & 0x7f) == 0x7f) return 0;
-    return e ? (8 + man) << (e - 1) : man;
+    const int32_t e = byte >> 3 & 15, man = byte & 7, normal = e > 0;
+    /* Without branches, so that loops over it become vectors. */
+    const int32_t units = (man + 8 * normal) << (e - normal);
+    return (byte & 0x7f) == 0x7f ? 0 : units;
 }
 
 #endif

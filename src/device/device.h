@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: MIT
+ * device.h - one accelerator behind one table: memory, a queue of operations, events, proof.
+ *
+ * A step is recorded, committed once and waited for once. On the CPU recording runs an operation at
+ * once on the thread team; CUDA enqueues or captures; Metal encodes. All calls come from the engine's
+ * scheduler thread unless a slot says otherwise.
+ */
+#ifndef ISO_DEVICE_H
+#define ISO_DEVICE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/digest.h"
+#include "base/err.h"
+#include "kernels/shared/ops.h"
+
+struct iso_device;
+struct iso_queue; /* operations of one step; owned by the device */
+
+/* Sizes that a device must be ready for; scratch is reserved from it at open. */
+struct iso_device_limits {
+    uint32_t max_rows;  /* rows of a step */
+    uint32_t max_cols;  /* widest row of codes */
+    uint32_t n_heads, n_kv_heads, head_dim;
+    uint32_t max_pages; /* per session */
+};
+
+struct iso_device_vt {
+    const char *name;
+    void (*close)(struct iso_device *dev);
+
+    /* --- memory; blocking --------------------------------------------------------------------- */
+    /* Reserves scratch for these limits; once. ISO_E_NOMEM. Returns its size. */
+    enum iso_err (*reserve)(struct iso_device *dev, const struct iso_device_limits *limits,
+                            uint64_t *scratch_bytes);
+    /* Zeroed buffer. *buffer is its index, never 0. ISO_E_NOMEM names what. */
+    enum iso_err (*alloc)(struct iso_device *dev, size_t len, const char *what, uint32_t *buffer);
+    void (*free)(struct iso_device *dev, uint32_t buffer);
+    /* Makes mapped file bytes a read-only buffer: borrowed on the CPU, uploaded elsewhere. */
+    enum iso_err (*map)(struct iso_device *dev, const void *p, size_t len, uint32_t *buffer);
+    enum iso_err (*upload)(struct iso_device *dev, struct iso_span dst, const void *src, size_t len);
+    enum iso_err (*download)(struct iso_device *dev, void *dst, struct iso_span src, size_t len);
+    /* Host pointer to a buffer that the host may read and write between steps, or NULL when the
+     * device has no shared memory. Any thread may read behind it. */
+    void *(*host)(struct iso_device *dev, struct iso_span at);
+
+    /* --- a step; begin and ops do not block on a GPU ------------------------------------------- */
+    enum iso_err (*begin)(struct iso_device *dev, struct iso_queue **queue);
+    void (*embed)(struct iso_queue *q, const struct iso_op_embed *op);
+    void (*norm)(struct iso_queue *q, const struct iso_op_norm *op);
+    void (*norm_quantize)(struct iso_queue *q, const struct iso_op_norm_quantize *op);
+    void (*quantize)(struct iso_queue *q, const struct iso_op_quantize *op);
+    void (*matmul)(struct iso_queue *q, const struct iso_op_matmul *op);
+    void (*heads)(struct iso_queue *q, const struct iso_op_heads *op);
+    void (*attention)(struct iso_queue *q, const struct iso_op_attention *op);
+    void (*residual)(struct iso_queue *q, const struct iso_op_residual *op);
+    void (*gather)(struct iso_queue *q, const struct iso_op_gather *op);
+    void (*logits)(struct iso_queue *q, const struct iso_op_logits *op);
+    /* Everything recorded so far is finished when it returns. ISO_E_NUMERIC names layer and tensor of
+     * the first value outside the domain; ISO_E_TIMEOUT, ISO_E_GPU. */
+    enum iso_err (*sync)(struct iso_queue *q);
+    /* Ends the step, whether or not it was finished. */
+    void (*end)(struct iso_queue *q);
+
+    /* --- proof --------------------------------------------------------------------------------- */
+    /* Runs embedded vectors through every operation; under 100 ms. ISO_E_SELF_CHECK names it. */
+    enum iso_err (*self_check)(struct iso_device *dev);
+    /* SHA-256 of the code that will run. */
+    void (*identity)(struct iso_device *dev, struct iso_digest *out);
+    /* Level or chip, for people. */
+    const char *(*level)(const struct iso_device *dev);
+    unsigned (*threads)(const struct iso_device *dev);
+    /* Bytes that codes of n_rows rows of n values take. */
+    size_t (*codes_bytes)(const struct iso_device *dev, size_t n_rows, size_t n);
+    /* Runs fn on the device's host threads; for loading only. */
+    void (*parallel)(struct iso_device *dev, void (*fn)(void *arg, unsigned thread, unsigned n),
+                     void *arg);
+};
+
+struct iso_device {
+    const struct iso_device_vt *vt; /* first member of every backend's own struct */
+};
+
+/* Opens the CPU: isa is a level name or "auto"; n_threads 0 takes the processors of this process.
+ * Errors: ISO_E_ARG, ISO_E_UNSUPPORTED. Free with dev->vt->close(dev). */
+enum iso_err iso_device_cpu_open(struct iso_device **out, const char *isa, unsigned n_threads) ISO_NODISCARD;
+
+#endif

@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: MIT
+ * device_cpu.c - the CPU as a device: buffers, the thread team, the operation table. */
+#include "device/device_cpu.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/os.h"
+#include "kernels/shared/cpu.h"
+
+static struct iso_cpu *cpu_of(struct iso_device *dev)
+{
+    return (struct iso_cpu *)dev;
+}
+
+static void cpu_close(struct iso_device *dev)
+{
+    struct iso_cpu *cpu = cpu_of(dev);
+    iso_pool_free(cpu->pool);
+    for (size_t i = 0; i <= cpu->n_buffers; i++) {
+        if (cpu->buffer[i].owned) iso_mem_free(cpu->buffer[i].p);
+    }
+    iso_mem_free(cpu->panel);
+    iso_mem_free(cpu->scratch);
+    iso_mem_free(cpu->segments);
+    iso_mem_free(cpu->tiles);
+    free(cpu);
+}
+
+static enum iso_err cpu_reserve(struct iso_device *dev, const struct iso_device_limits *limits,
+                                uint64_t *scratch_bytes)
+{
+    struct iso_cpu *cpu = cpu_of(dev);
+    cpu->limits = *limits;
+    const size_t n_threads = iso_pool_threads(cpu->pool);
+    const size_t product = iso_matmul_scratch_bytes(limits->max_rows, limits->max_cols);
+    const size_t attention = iso_cpu_attention_scratch(limits);
+    cpu->scratch_stride = (ISO_MAX(product, attention) + 4095) / 4096 * 4096;
+    const size_t panel = iso_gemm_panel_bytes(limits->max_rows, limits->max_cols);
+    cpu->segments_len = iso_cpu_attention_segments(limits);
+    ISO_TRY(iso_mem_alloc((void **)&cpu->scratch, n_threads, cpu->scratch_stride, "thread scratch"));
+    ISO_TRY(iso_mem_alloc((void **)&cpu->panel, panel, 1, "activation panel"));
+    ISO_TRY(iso_mem_alloc((void **)&cpu->segments, cpu->segments_len, sizeof(float),
+                          "attention segments"));
+    ISO_TRY(iso_mem_alloc((void **)&cpu->tiles, limits->max_rows, sizeof(*cpu->tiles),
+                          "attention tiles"));
+    *scratch_bytes = n_threads * cpu->scratch_stride + panel + cpu->segments_len * sizeof(float);
+    return ISO_OK;
+}
+
+static enum iso_err new_buffer(struct iso_cpu *cpu, uint32_t *index)
+{
+    if (cpu->n_buffers + 1 >= ISO_CPU_BUFFERS) {
+        ISO_FAIL(ISO_E_LIMIT, "more than %d device buffers", ISO_CPU_BUFFERS - 1);
+    }
+    *index = ++cpu->n_buffers; /* index 0 means none; indices are not used again */
+    return ISO_OK;
+}
+
+static enum iso_err cpu_alloc(struct iso_device *dev, size_t len, const char *what, uint32_t *buffer)
+{
+    struct iso_cpu *cpu = cpu_of(dev);
+    uint32_t i = 0;
+    ISO_TRY(new_buffer(cpu, &i));
+    void *p = NULL;
+    ISO_TRY(iso_mem_alloc(&p, len, 1, what));
+    cpu->buffer[i] = (struct iso_cpu_buffer){p, len, true};
+    *buffer = i;
+    return ISO_OK;
+}
+
+static void cpu_free(struct iso_device *dev, uint32_t buffer)
+{
+    struct iso_cpu *cpu = cpu_of(dev);
+    if (cpu->buffer[buffer].owned) iso_mem_free(cpu->buffer[buffer].p);
+    cpu->buffer[buffer] = (struct iso_cpu_buffer){0};
+}
+
+static enum iso_err cpu_map(struct iso_device *dev, const void *p, size_t len, uint32_t *buffer)
+{
+    struct iso_cpu *cpu = cpu_of(dev);
+    uint32_t i = 0;
+    ISO_TRY(new_buffer(cpu, &i));
+    cpu->buffer[i] = (struct iso_cpu_buffer){(uint8_t *)(uintptr_t)p, len, false};
+    *buffer = i;
+    return ISO_OK;
+}
+
+static enum iso_err cpu_upload(struct iso_device *dev, struct iso_span dst, const void *src,
+                               size_t len)
+{
+    memcpy(iso_cpu_at(cpu_of(dev), dst), src, len);
+    return ISO_OK;
+}
+
+static enum iso_err cpu_download(struct iso_device *dev, void *dst, struct iso_span src, size_t len)
+{
+    memcpy(dst, iso_cpu_at(cpu_of(dev), src), len);
+    return ISO_OK;
+}
+
+static void *cpu_host(struct iso_device *dev, struct iso_span at)
+{
+    return iso_cpu_at(cpu_of(dev), at);
+}
+
+static enum iso_err cpu_begin(struct iso_device *dev, struct iso_queue **queue)
+{
+    struct iso_cpu *cpu = cpu_of(dev);
+    cpu->queue.cpu = cpu;
+    atomic_store_explicit(&cpu->queue.fault, 0, memory_order_relaxed);
+    *queue = &cpu->queue;
+    return ISO_OK;
+}
+
+static enum iso_err cpu_sync(struct iso_queue *q)
+{
+    static const char *const name[ISO_TENSOR_COUNT] = {
+        "attn_norm", "q", "k", "v", "attn_out", "ffn_norm", "ffn_act", "result_norm", "logits"};
+    const uint32_t fault = atomic_load_explicit(&q->fault, memory_order_relaxed);
+    if (fault == 0) return ISO_OK;
+    const uint32_t tensor = (fault - 1) % ISO_TENSOR_COUNT;
+    const uint32_t layer = (fault - 1) / ISO_TENSOR_COUNT;
+    if (tensor >= ISO_TENSOR_RESULT_NORM) {
+        ISO_FAIL(ISO_E_NUMERIC, "%s: a value is infinite, not a number or too large", name[tensor]);
+    }
+    ISO_FAIL(ISO_E_NUMERIC, "layer %u, %s: a value is infinite, not a number or too large", layer,
+             name[tensor]);
+}
+
+static void cpu_end(struct iso_queue *q)
+{
+    (void)q; /* nothing is pending: recording ran it */
+}
+
+static const char *cpu_level(const struct iso_device *dev)
+{
+    return ((const struct iso_cpu *)dev)->level;
+}
+
+static unsigned cpu_threads(const struct iso_device *dev)
+{
+    return iso_pool_threads(((const struct iso_cpu *)dev)->pool);
+}
+
+static size_t cpu_codes_bytes(const struct iso_device *dev, size_t n_rows, size_t n)
+{
+    (void)dev;
+    return iso_codes_bytes(n_rows, n);
+}
+
+static void cpu_parallel(struct iso_device *dev, void (*fn)(void *, unsigned, unsigned), void *arg)
+{
+    iso_pool_run(cpu_of(dev)->pool, fn, arg);
+}
+
+static const struct iso_device_vt cpu_vt = {
+    .name = "cpu",
+    .close = cpu_close,
+    .reserve = cpu_reserve,
+    .alloc = cpu_alloc,
+    .free = cpu_free,
+    .map = cpu_map,
+    .upload = cpu_upload,
+    .download = cpu_download,
+    .host = cpu_host,
+    .begin = cpu_begin,
+    .embed = iso_cpu_embed,
+    .norm = iso_cpu_norm,
+    .norm_quantize = iso_cpu_norm_quantize,
+    .quantize = iso_cpu_quantize,
+    .matmul = iso_cpu_matmul,
+    .heads = iso_cpu_heads,
+    .attention = iso_cpu_attention,
+    .residual = iso_cpu_residual,
+    .gather = iso_cpu_gather,
+    .logits = iso_cpu_logits,
+    .sync = cpu_sync,
+    .end = cpu_end,
+    .self_check = iso_cpu_self_check,
+    .identity = iso_cpu_identity,
+    .level = cpu_level,
+    .threads = cpu_threads,
+    .codes_bytes = cpu_codes_bytes,
+    .parallel = cpu_parallel,
+};
+
+enum iso_err iso_device_cpu_open(struct iso_device **out, const char *isa, unsigned n_threads)
+{
+    unsigned flags = 0;
+    ISO_TRY(iso_cpu_level(&flags, isa ? isa : "auto"));
+    if (n_threads == 0) n_threads = ISO_MIN(iso_os_processors(), ISO_POOL_MAX_THREADS);
+    struct iso_pool *pool = NULL;
+    ISO_TRY(iso_pool_new(&pool, n_threads));
+    struct iso_cpu *cpu = iso_xalloc(1, sizeof(*cpu));
+    cpu->dev.vt = &cpu_vt;
+    cpu->pool = pool;
+    cpu->flags = flags;
+    (void)snprintf(cpu->level, sizeof(cpu->level), "%s", iso_cpu_level_name(flags));
+    cpu->embed = iso_embed_select(flags);
+    cpu->norm = iso_norm_select(flags);
+    cpu->quantize = iso_quantize_select(flags);
+    cpu->matmul = iso_matmul_select(flags);
+    cpu->heads = iso_heads_select(flags);
+    cpu->attention = iso_attention_select(flags);
+    cpu->logits = iso_logits_select(flags);
+    *out = &cpu->dev;
+    return ISO_OK;
+}
