@@ -52,6 +52,10 @@ enum iso_err iso_err_adopt(enum iso_err e, const char *detail)
     const size_t len = strnlen(detail, sizeof(g_detail) - 1);
     memmove(g_detail, detail, len);
     g_detail[len] = '\0';
-    g_message_at = 0;
+    /* The text of the code is where iso_err_raise() put it; other details are messages as a whole. */
+    char mark[128];
+    const int n = snprintf(mark, sizeof(mark), ": %s: ", iso_err_str(e));
+    const char *at = n > 0 && (size_t)n < sizeof(mark) ? strstr(g_detail, mark) : NULL;
+    g_message_at = at != NULL ? (size_t)(at - g_detail) + (size_t)n : 0;
     return e;
 }

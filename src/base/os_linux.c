@@ -47,7 +47,8 @@ void iso_os_cpu_name(char *out, size_t len)
         const char *colon = strchr(line, ':');
         if (colon == NULL) break;
         line[strcspn(line, "\n")] = '\0';
-        (void)snprintf(out, len, "%s", colon + 2);
+        const char *name = colon + 1 + strspn(colon + 1, " \t");
+        if (name[0] != '\0') (void)snprintf(out, len, "%s", name);
         break;
     }
     (void)fclose(f);

@@ -31,7 +31,6 @@ struct iso_pool {
     _Atomic unsigned barrier_phase;
     _Atomic bool quit;
     _Atomic unsigned n_asleep;
-    _Atomic int start_err;
     pthread_mutex_t lock;
     pthread_cond_t wake;
 };
@@ -81,8 +80,6 @@ static void *member_main(void *p)
     const struct member me = *(struct member *)p;
     free(p);
     struct iso_pool *pool = me.pool;
-    const enum iso_err env = iso_fpenv_check();
-    if (env != ISO_OK) atomic_store_explicit(&pool->start_err, (int)env, memory_order_relaxed);
     unsigned seen = 0;
     for (;;) {
         wait_for_work(pool, seen);
@@ -152,6 +149,14 @@ unsigned iso_pool_threads(const struct iso_pool *pool)
     return pool->n_threads;
 }
 
+static void check_member(void *arg, unsigned thread, unsigned n_threads)
+{
+    (void)thread;
+    (void)n_threads;
+    _Atomic unsigned *n_bad = arg; /* relaxed: read when the run is over */
+    if (iso_fpenv_check() != ISO_OK) atomic_fetch_add_explicit(n_bad, 1, memory_order_relaxed);
+}
+
 enum iso_err iso_pool_new(struct iso_pool **out, unsigned n_threads)
 {
     if (n_threads < 1 || n_threads > ISO_POOL_MAX_THREADS) {
@@ -172,6 +177,13 @@ enum iso_err iso_pool_new(struct iso_pool **out, unsigned n_threads)
             ISO_FAIL(ISO_E_IO, "thread %u of %u did not start", i + 1, n_threads);
         }
         pool->n_started++;
+    }
+    _Atomic unsigned n_bad = 0;
+    iso_pool_run(pool, check_member, &n_bad);
+    const unsigned bad = atomic_load_explicit(&n_bad, memory_order_relaxed);
+    if (bad > 0) {
+        iso_pool_free(pool);
+        ISO_FAIL(ISO_E_SELF_CHECK, "%u of %u threads do not round to nearest", bad, n_threads);
     }
     *out = pool;
     return ISO_OK;
