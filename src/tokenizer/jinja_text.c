@@ -86,11 +86,46 @@ size_t iso_jt_rfind(const struct jv *s, const struct jv *needle, size_t end)
 
 /* --- letter case --- */
 
+/* Letter case by the Uppercase and Lowercase properties of Unicode 14: the categories Lu and Ll and
+ * the ranges of Other_Uppercase and Other_Lowercase in PropList.txt. */
+enum letter_case { NO_CASE, UPPER, LOWER, TITLE };
+
+static enum letter_case case_of(int32_t cp)
+{
+    static const int32_t upper[][2] = {{0x2160, 0x216f},
+                                       {0x24b6, 0x24cf},
+                                       {0x1f130, 0x1f149},
+                                       {0x1f150, 0x1f169},
+                                       {0x1f170, 0x1f189}};
+    static const int32_t lower[][2] = {
+        {0xaa, 0xaa},       {0xba, 0xba},       {0x2b0, 0x2b8},     {0x2c0, 0x2c1},
+        {0x2e0, 0x2e4},     {0x345, 0x345},     {0x37a, 0x37a},     {0x1d2c, 0x1d6a},
+        {0x1d78, 0x1d78},   {0x1d9b, 0x1dbf},   {0x2071, 0x2071},   {0x207f, 0x207f},
+        {0x2090, 0x209c},   {0x2170, 0x217f},   {0x24d0, 0x24e9},   {0x2c7c, 0x2c7d},
+        {0xa69c, 0xa69d},   {0xa770, 0xa770},   {0xa7f8, 0xa7f9},   {0xab5c, 0xab5f},
+        {0x10780, 0x10780}, {0x10783, 0x10785}, {0x10787, 0x107b0}, {0x107b2, 0x107ba}};
+    switch (utf8proc_category(cp)) {
+    case UTF8PROC_CATEGORY_LU:
+        return UPPER;
+    case UTF8PROC_CATEGORY_LL:
+        return LOWER;
+    case UTF8PROC_CATEGORY_LT:
+        return TITLE;
+    default:
+        break;
+    }
+    for (size_t i = 0; cp >= lower[0][0] && i < sizeof(lower) / sizeof(lower[0]); i++) {
+        if (cp >= lower[i][0] && cp <= lower[i][1]) return LOWER;
+    }
+    for (size_t i = 0; cp >= upper[0][0] && i < sizeof(upper) / sizeof(upper[0]); i++) {
+        if (cp >= upper[i][0] && cp <= upper[i][1]) return UPPER;
+    }
+    return NO_CASE;
+}
+
 static bool cased(int32_t cp)
 {
-    const utf8proc_category_t c = utf8proc_category(cp);
-    return c == UTF8PROC_CATEGORY_LU || c == UTF8PROC_CATEGORY_LL || c == UTF8PROC_CATEGORY_LT ||
-           utf8proc_tolower(cp) != cp || utf8proc_toupper(cp) != cp || cp == 0xaa || cp == 0xba;
+    return case_of(cp) != NO_CASE;
 }
 
 static bool case_ignorable(int32_t cp)
@@ -201,14 +236,15 @@ enum iso_err iso_jt_case(struct jinja_rt *rt, struct jv *out, const struct jv *s
     return ISO_OK;
 }
 
-static bool is_case(const struct jv *s, utf8proc_category_t want, utf8proc_category_t other)
+/* Whether there are letters of this case, and none of another. */
+static bool is_case(const struct jv *s, enum letter_case want)
 {
     bool any = false;
     for (size_t i = 0; i < s->n;) {
         int32_t cp = 0;
         i += iso_jt_decode(&cp, s->u.s + i, s->n - i);
-        const utf8proc_category_t c = utf8proc_category(cp);
-        if (c == other || c == UTF8PROC_CATEGORY_LT) return false;
+        const enum letter_case c = case_of(cp);
+        if (c != NO_CASE && c != want) return false;
         any |= c == want;
     }
     return any;
@@ -216,12 +252,12 @@ static bool is_case(const struct jv *s, utf8proc_category_t want, utf8proc_categ
 
 bool iso_jt_is_upper(const struct jv *s)
 {
-    return is_case(s, UTF8PROC_CATEGORY_LU, UTF8PROC_CATEGORY_LL);
+    return is_case(s, UPPER);
 }
 
 bool iso_jt_is_lower(const struct jv *s)
 {
-    return is_case(s, UTF8PROC_CATEGORY_LL, UTF8PROC_CATEGORY_LU);
+    return is_case(s, LOWER);
 }
 
 /* --- stripping --- */
