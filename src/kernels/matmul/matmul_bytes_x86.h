@@ -66,13 +66,36 @@ static inline void bytes_store_times(int16_t *w, bytes a, int16_t s)
 
 static inline float float_of_f16(uint16_t h) { return _cvtsh_ss(h); }
 
-/* 256 halves as f32, exactly. */
+/* 256 halves as f32, exactly; stores are as wide as the loads that follow, so that they forward. */
 static inline void floats_of_f16(float v[256], const uint16_t h[256])
 {
+#if defined(__AVX512F__)
+    for (int i = 0; i < 256; i += 16) {
+        const __m256i x = _mm256_loadu_si256((const __m256i *)(h + i));
+        _mm512_storeu_ps(v + i, _mm512_cvtph_ps(x));
+    }
+#else
     for (int i = 0; i < 256; i += 8) {
         const __m128i x = _mm_loadu_si128((const __m128i *)(h + i));
         _mm256_storeu_ps(v + i, _mm256_cvtph_ps(x));
     }
+#endif
+}
+
+static inline void floats_of_bf16(float v[256], const uint16_t h[256])
+{
+#if defined(__AVX512F__)
+    for (int i = 0; i < 256; i += 16) {
+        const __m256i x = _mm256_loadu_si256((const __m256i *)(h + i));
+        _mm512_storeu_si512(v + i, _mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
+    }
+#else
+    for (int i = 0; i < 256; i += 8) {
+        const __m128i x = _mm_loadu_si128((const __m128i *)(h + i));
+        const __m256i y = _mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16);
+        _mm256_storeu_si256((__m256i *)(v + i), y);
+    }
+#endif
 }
 
 #endif

@@ -37,7 +37,7 @@ ALWAYS_INLINE const uint8_t *micro_panel(const struct micro *m, int v, size_t of
            (size_t)(v % TILE_VECTORS) * LANES * sizeof(float);
 }
 
-/* acc[r * nv + v] = sum over columns [k, k + n) of weight row m->r + r of b times the lanes of v. */
+/* acc[r * nv + v] = sum over columns [k, k + n) of row m->r + r of b times the lanes of v. */
 ALWAYS_INLINE void dot_span(vint *acc, const struct micro *m, int nr, int nv,
                             const struct rows_block *b, size_t k, size_t n);
 
@@ -118,7 +118,7 @@ ALWAYS_INLINE void micro_superblock(const struct micro *m, int nr, int nv, int h
     micro_finish(m, p, nr, nv);
 }
 
-/* NVFP4 where scales of one row are too far apart for 13 bits: A = low + 4096 * high, exact in i64. */
+/* NVFP4 where the scales of a row are too far apart for 13 bits: A = low + 4096 * high in i64. */
 ALWAYS_INLINE void micro_wide(const struct micro *m, int nr, int nv)
 {
     vint acc[MICRO_MAX];
@@ -251,7 +251,8 @@ static void gemm_store(float *out, size_t y_stride, float (*y)[ISO_GEMM_TILE],
             for (size_t i = 0; i < LANES; i++) {
                 v[i] = vfloat_load(y[r + i] + t);
                 if (w->has_scale) v[i] = vfloat_mul(v[i], vfloat_set1(w->scale));
-                if (w->bias && i < rows) v[i] = vfloat_add(v[i], vfloat_set1(w->bias[first + r + i]));
+                if (!w->bias || i >= rows) continue;
+                v[i] = vfloat_add(v[i], vfloat_set1(w->bias[first + r + i]));
             }
             vfloat_transpose(v);
             for (size_t i = 0; i < lanes; i++) {

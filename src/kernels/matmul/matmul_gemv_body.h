@@ -58,7 +58,8 @@ static inline vfloat gemv_block(const struct rows_block *b, const struct rows_bl
 }
 
 /* Scale, bias and store of lanes [0, n): outputs first.. of one activation row. */
-static inline void gemv_store(float *y, vfloat v, const struct iso_matrix *w, size_t first, size_t n)
+static inline void gemv_store(float *y, vfloat v, const struct iso_matrix *w, size_t first,
+                              size_t n)
 {
     float bias[LANES] = {0};
     if (w->has_scale) v = vfloat_mul(v, vfloat_set1(w->scale));
@@ -70,8 +71,9 @@ static inline void gemv_store(float *y, vfloat v, const struct iso_matrix *w, si
 }
 
 /* Rows r.. are one stretch of memory, read in columns, which no hardware prefetcher follows when
- * rows are short: asks for the next rows' share of block k. A prefetch beyond the end is harmless. */
-static inline void gemv_prefetch(const struct iso_matrix *w, const struct form *f, size_t r, size_t k)
+ * rows are short: asks for the next rows' share of block k. Beyond the end that is harmless. */
+static inline void gemv_prefetch(const struct iso_matrix *w, const struct form *f, size_t r,
+                                 size_t k)
 {
     const uint8_t *p = w->data + (r + LANES) * w->row_bytes + k * LANES * f->block_bytes;
     for (size_t i = 0; i < LANES * f->block_bytes; i += 64) __builtin_prefetch(p + i);

@@ -19,6 +19,7 @@
 typedef __m256i vint;
 typedef __m256 vfloat;
 
+/* clang-format off */
 static inline vint vint_zero(void) { return _mm256_setzero_si256(); }
 static inline vint vint_load(const void *p) { return _mm256_loadu_si256((const __m256i *)p); }
 static inline void vint_store(void *p, vint a) { _mm256_storeu_si256((__m256i *)p, a); }
@@ -34,6 +35,7 @@ static inline vfloat vfloat_set1(float x) { return _mm256_set1_ps(x); }
 static inline vfloat vfloat_add(vfloat a, vfloat b) { return _mm256_add_ps(a, b); }
 static inline vfloat vfloat_mul(vfloat a, vfloat b) { return _mm256_mul_ps(a, b); }
 static inline vfloat vfloat_fma(vfloat a, vfloat b, vfloat c) { return _mm256_fmadd_ps(a, b, c); }
+/* clang-format on */
 
 /* acc + a.even * b.even + a.odd * b.odd of i16 pairs; wraps. */
 static inline vint vint_dot(vint acc, vint a, vint b)

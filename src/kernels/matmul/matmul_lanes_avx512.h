@@ -21,6 +21,7 @@
 typedef __m512i vint;
 typedef __m512 vfloat;
 
+/* clang-format off */
 static inline vint vint_zero(void) { return _mm512_setzero_si512(); }
 static inline vint vint_load(const void *p) { return _mm512_loadu_si512(p); }
 static inline void vint_store(void *p, vint a) { _mm512_storeu_si512(p, a); }
@@ -36,9 +37,10 @@ static inline vfloat vfloat_set1(float x) { return _mm512_set1_ps(x); }
 static inline vfloat vfloat_add(vfloat a, vfloat b) { return _mm512_add_ps(a, b); }
 static inline vfloat vfloat_mul(vfloat a, vfloat b) { return _mm512_mul_ps(a, b); }
 static inline vfloat vfloat_fma(vfloat a, vfloat b, vfloat c) { return _mm512_fmadd_ps(a, b, c); }
+/* clang-format on */
 
-/* acc + a.even * b.even + a.odd * b.odd of i16 pairs; wraps. As assembly, because gcc 12 copies each
- * accumulator twice per step around the intrinsic (318 against 424 GFLOP/s, Q5_0, Zen 5). */
+/* acc + a.even * b.even + a.odd * b.odd of i16 pairs; wraps. As assembly, because gcc 12 copies
+ * each accumulator twice per step around the intrinsic (318 against 424 GFLOP/s, Q5_0, Zen 5). */
 static inline vint vint_dot(vint acc, vint a, vint b)
 {
 #if defined(__AVX512VNNI__)

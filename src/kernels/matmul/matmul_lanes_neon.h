@@ -22,6 +22,7 @@ typedef int32x4_t vint;
 typedef float32x4_t vfloat;
 typedef uint8x16_t bytes;
 
+/* clang-format off */
 static inline vint vint_zero(void) { return vdupq_n_s32(0); }
 static inline vint vint_load(const void *p) { return vld1q_s32(p); }
 static inline void vint_store(void *p, vint a) { vst1q_s32(p, a); }
@@ -37,6 +38,7 @@ static inline vfloat vfloat_set1(float x) { return vdupq_n_f32(x); }
 static inline vfloat vfloat_add(vfloat a, vfloat b) { return vaddq_f32(a, b); }
 static inline vfloat vfloat_mul(vfloat a, vfloat b) { return vmulq_f32(a, b); }
 static inline vfloat vfloat_fma(vfloat a, vfloat b, vfloat c) { return vfmaq_f32(c, a, b); }
+/* clang-format on */
 
 /* Stores lanes [0, n). */
 static inline void vfloat_store_some(float *p, vfloat a, size_t n)
@@ -125,6 +127,13 @@ static inline void floats_of_f16(float v[256], const uint16_t h[256])
 {
     for (int i = 0; i < 256; i += 4) {
         vst1q_f32(v + i, vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(h + i))));
+    }
+}
+
+static inline void floats_of_bf16(float v[256], const uint16_t h[256])
+{
+    for (int i = 0; i < 256; i += 4) {
+        vst1q_f32(v + i, vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(h + i), 16)));
     }
 }
 

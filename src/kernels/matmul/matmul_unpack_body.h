@@ -13,7 +13,7 @@
 #include "kernels/matmul/matmul_layout.h"
 #include "kernels/shared/weight_tables.h"
 
-/* Where one row of a rows_block goes; all arrays but hi arrive zeroed beyond the row's n columns. */
+/* Where one row of a rows_block goes; what lies beyond the n columns is not used. */
 struct unpacked_row {
     int16_t *restrict w;  /* [256] */
     int16_t *restrict hi; /* [256] NVFP4 only: plane of weight 4096, written when *wide */
@@ -204,7 +204,8 @@ static void unpack_nvfp4(const struct unpacked_row *o, const uint8_t *restrict b
     *o->wide = (uint8_t)wide;
     o->d[0] = iso_ldexp1(wide ? -10 : shift - 10);
     for (size_t g = 0; g < n / 16; g++) {
-        const bytes codes = bytes_lookup(iso_e2m1_code, bytes_nibbles8(b + g / 4 * 36 + 4 + g % 4 * 8));
+        const uint8_t *q = b + g / 4 * 36 + 4 + g % 4 * 8;
+        const bytes codes = bytes_lookup(iso_e2m1_code, bytes_nibbles8(q));
         if (!wide) {
             bytes_store_times(o->w + 16 * g, codes, (int16_t)(sc[g] >> shift));
             continue;
@@ -242,30 +243,29 @@ static inline void unpack_floats(const struct unpacked_row *o, const float *rest
     }
 }
 
+/* n values of size bytes, zero beyond. The whole block has a length that the compiler knows. */
+static inline void load_values(void *restrict to, const uint8_t *restrict b, size_t n, size_t size)
+{
+    if (n == ISO_CODE_BLOCK) {
+        memcpy(to, b, ISO_CODE_BLOCK * size);
+        return;
+    }
+    memset(to, 0, ISO_CODE_BLOCK * size);
+    memcpy(to, b, n * size);
+}
+
 static void unpack_f32(const struct unpacked_row *o, const uint8_t *restrict b, size_t n)
 {
     float v[ISO_CODE_BLOCK];
-    memcpy(v, b, n * sizeof(*v));
-    memset(v + n, 0, (ISO_CODE_BLOCK - n) * sizeof(*v));
+    load_values(v, b, n, sizeof(*v));
     unpack_floats(o, v);
-}
-
-/* n halves of two bytes, zero beyond. */
-static inline void load_halves(uint16_t h[ISO_CODE_BLOCK], const uint8_t *restrict b, size_t n)
-{
-    if (n == ISO_CODE_BLOCK) {
-        memcpy(h, b, ISO_CODE_BLOCK * sizeof(*h));
-        return;
-    }
-    memcpy(h, b, n * sizeof(*h));
-    memset(h + n, 0, (ISO_CODE_BLOCK - n) * sizeof(*h));
 }
 
 static void unpack_f16(const struct unpacked_row *o, const uint8_t *restrict b, size_t n)
 {
     float v[ISO_CODE_BLOCK];
     uint16_t h[ISO_CODE_BLOCK];
-    load_halves(h, b, n);
+    load_values(h, b, n, sizeof(*h));
     floats_of_f16(v, h);
     unpack_floats(o, v);
 }
@@ -274,8 +274,8 @@ static void unpack_bf16(const struct unpacked_row *o, const uint8_t *restrict b,
 {
     float v[ISO_CODE_BLOCK];
     uint16_t h[ISO_CODE_BLOCK];
-    load_halves(h, b, n);
-    for (size_t i = 0; i < ISO_CODE_BLOCK; i++) v[i] = iso_bf16(h[i]);
+    load_values(h, b, n, sizeof(*h));
+    floats_of_bf16(v, h);
     unpack_floats(o, v);
 }
 
@@ -314,10 +314,8 @@ static void unpack_row(struct rows_block *o, struct rows_block *hi, size_t r, co
     const size_t n = ISO_MIN(n_cols - k * ISO_CODE_BLOCK, (size_t)ISO_CODE_BLOCK);
     const struct unpacked_row to = {o->w[r],     hi->w[r],     &o->d[0][r],
                                      &o->m[0][r], &o->mi[0][r], &o->wide[r]};
-    if (n < ISO_CODE_BLOCK) {
-        memset(to.w + n, 0, (ISO_CODE_BLOCK - n) * sizeof(*to.w));
-        for (size_t j = n / 32; j < 8; j++) to.d[j * GROUP_ROWS] = to.m[j * GROUP_ROWS] = 0.0f;
-    }
+    /* Block chains stop at the row's end; NVFP4 sums whole blocks. */
+    if (f->chain == CHAIN_NVFP4) memset(to.w + n, 0, (ISO_CODE_BLOCK - n) * sizeof(*to.w));
     f->unpack(&to, data + k * f->block_bytes, n);
 }
 

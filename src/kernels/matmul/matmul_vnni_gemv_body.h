@@ -7,12 +7,13 @@
  */
 #include "kernels/matmul/matmul_vnni_load.h"
 
-/* Activation rows prepared for one type, in scratch. */
+/* Activation rows prepared for one type, in scratch; a part that the type does not use is not made,
+ * because a call may cover few weight rows. */
 struct planes {
-    const int32_t *code;  /* [n_act][stride / 4][2]: four hi bytes, four lo bytes (a = 16 hi + lo) */
-    const int32_t *init;  /* [n_act][stride / 16]: -offset * sum of 16 */
+    const int32_t *code;  /* [n_act][stride / 4][2]: four hi bytes, four lo bytes: a = 16 hi + lo */
+    const int32_t *init;  /* -offset * sum of 32 [n_act][stride / 32], of 16 for Q6_K and NVFP4 */
     const int32_t *pairs; /* [n_act][stride / 256][8]: sum32 halves for six-bit mins */
-    const float *sum;     /* [n_act][stride / 32] */
+    const int32_t *sum32; /* [n_act][stride / 32] */
     const float *scale;   /* [n_act][stride / 256] */
     size_t stride;
     size_t n_act;
@@ -35,18 +36,25 @@ ALWAYS_INLINE void prefetch_next(const struct group *g, const uint8_t *b, size_t
     for (size_t i = 0; i < 16 * block_bytes; i += 64) _mm_prefetch(p + i, _MM_HINT_T0);
 }
 
-/* Splits 32 codes into planes and sums. */
-static inline void split_codes(int32_t *code, int32_t *init, const int16_t *a, int32_t offset)
+/* 32 codes as eight dwords of hi bytes and eight of lo bytes, alternating. */
+static inline void split_codes(int32_t *code, __m512i v)
 {
-    const __m512i v = _mm512_loadu_si512(a);
     const __m256i hi = _mm512_cvtepi16_epi8(_mm512_srai_epi16(v, 4));
     const __m256i lo = _mm512_cvtepi16_epi8(_mm512_and_si512(v, _mm512_set1_epi16(15)));
     const __m512i order = _mm512_setr_epi32(0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15);
     const __m512i both = _mm512_inserti64x4(_mm512_castsi256_si512(hi), lo, 1);
     _mm512_storeu_si512(code, _mm512_permutexvar_epi32(order, both));
-    const __m512i pair = _mm512_madd_epi16(v, _mm512_set1_epi16((int16_t)-offset));
-    init[0] = _mm512_mask_reduce_add_epi32(0x00ff, pair);
-    init[1] = _mm512_mask_reduce_add_epi32(0xff00, pair);
+}
+
+/* factor times the sums of the two sixteens of 32 codes. */
+static inline void split_sum16(int32_t *init, __m512i v, int32_t factor)
+{
+    __m512i s = _mm512_madd_epi16(v, _mm512_set1_epi16((int16_t)factor));
+    s = _mm512_add_epi32(s, _mm512_shuffle_epi32(s, 0x4e));
+    s = _mm512_add_epi32(s, _mm512_shuffle_epi32(s, 0xb1));
+    s = _mm512_add_epi32(s, _mm512_shuffle_i32x4(s, s, 0xb1));
+    init[0] = _mm_cvtsi128_si32(_mm512_castsi512_si128(s));
+    init[1] = _mm_cvtsi128_si32(_mm512_extracti32x4_epi32(s, 2));
 }
 
 /* Sums of one block of 256 as pairs of i16: (sum j, sum j + 2) of sum >> 8, then of sum & 255. */
@@ -66,18 +74,21 @@ static void split_sums(int32_t pairs[8], const int32_t *sum32)
 static void prepare(struct planes *o, const struct iso_codes *a, size_t n_act, enum iso_type type,
                     void *scratch)
 {
-    int32_t *code = scratch;
-    int32_t *init = code + n_act * a->stride / 2;
-    int32_t *pairs = init + n_act * a->stride / 16;
-    float *sum = (float *)(pairs + n_act * a->stride / 32);
-    *o = (struct planes){code, init, pairs, sum, a->scale, a->stride, n_act};
+    const size_t n = n_act * a->stride;
+    int32_t *code = scratch, *init = code + n / 2, *pairs = init + n / 16;
     const int32_t offset = code_offset(type);
-    for (size_t i = 0; i < n_act * a->stride / 32; i++) {
-        split_codes(code + 16 * i, init + 2 * i, a->code + 32 * i, offset);
-        sum[i] = (float)a->sum32[i];
+    *o = (struct planes){code, init, pairs, a->sum32, a->scale, a->stride, n_act};
+    for (size_t i = 0; i < n / 32; i++) {
+        split_codes(code + 16 * i, _mm512_loadu_si512(a->code + 32 * i));
     }
-    for (size_t i = 0; i < n_act * a->stride / ISO_CODE_BLOCK; i++) {
-        split_sums(pairs + 8 * i, a->sum32 + 8 * i);
+    if (type == ISO_TYPE_Q6_K || type == ISO_TYPE_NVFP4) {
+        for (size_t i = 0; i < n / 32; i++) {
+            split_sum16(init + 2 * i, _mm512_loadu_si512(a->code + 32 * i), -offset);
+        }
+    } else if (type == ISO_TYPE_Q4_K || type == ISO_TYPE_Q5_K) {
+        for (size_t i = 0; i < n / ISO_CODE_BLOCK; i++) split_sums(pairs + 8 * i, a->sum32 + 8 * i);
+    } else if (offset) {
+        for (size_t i = 0; i < n / 32; i++) init[i] = -offset * a->sum32[i];
     }
 }
 
@@ -120,10 +131,11 @@ ALWAYS_INLINE void rows_block32(__m512 *y, const struct group *g, enum iso_type 
             load_codes(w, type, b, g->stride);
             for (size_t t = 0; t < n_act; t++) {
                 const size_t at = t * a->stride + i;
-                const int32_t *init = a->init + at / 16;
-                const __m512i sum = dot_planes(w, a->code + at / 2, init[0] + init[1], 8);
+                const int32_t init = code_offset(type) ? a->init[at / 32] : 0;
+                const __m512i sum = dot_planes(w, a->code + at / 2, init, 8);
                 p[t] = _mm512_fmadd_ps(d, _mm512_cvtepi32_ps(sum), p[t]);
-                if (has_min) p[t] = _mm512_fmadd_ps(m, _mm512_set1_ps(a->sum[at / 32]), p[t]);
+                if (!has_min) continue;
+                p[t] = _mm512_fmadd_ps(m, _mm512_set1_ps((float)a->sum32[at / 32]), p[t]);
             }
         }
         finish_block(y, p, a, k, n_act);
@@ -304,39 +316,46 @@ ALWAYS_INLINE void rows_nvfp4(__m512 *y, const struct group *g, size_t n_act)
     }
 }
 
-/* y [n_act] zeroed vectors: outputs of sixteen rows. n_act is a constant where it is 1. */
-ALWAYS_INLINE void rows_any(__m512 *y, const struct group *g, enum iso_type type, size_t n_act)
-{
-    switch (type) {
-#define BLOCK32(name, bytes)                                                                       \
-    case ISO_TYPE_##name: rows_block32(y, g, ISO_TYPE_##name, bytes, n_act); break;
-        BLOCK32(Q4_0, 18)
-        BLOCK32(Q4_1, 20)
-        BLOCK32(Q5_0, 22)
-        BLOCK32(Q5_1, 24)
-        BLOCK32(Q8_0, 34)
-        BLOCK32(IQ4_NL, 18)
-        BLOCK32(MXFP4, 17)
-#undef BLOCK32
-    case ISO_TYPE_Q4_K: rows_q45k(y, g, ISO_TYPE_Q4_K, n_act); break;
-    case ISO_TYPE_Q5_K: rows_q45k(y, g, ISO_TYPE_Q5_K, n_act); break;
-    case ISO_TYPE_Q6_K: rows_q6k(y, g, n_act); break;
-    default: rows_nvfp4(y, g, n_act); break;
+/* Outputs of sixteen rows for all activation rows: y [n_act]. */
+typedef void rows_fn(__m512 *y, const struct group *g);
+
+/* Two functions a type: one activation row, whose chain stays in registers, or several. */
+#define ROWS(name, call)                                                                           \
+    static void rows_one_##name(__m512 *out, const struct group *g)                                \
+    {                                                                                              \
+        const size_t n_act = 1;                                                                    \
+        __m512 y[1] = {_mm512_setzero_ps()};                                                       \
+        call;                                                                                      \
+        out[0] = y[0];                                                                             \
+    }                                                                                              \
+    static void rows_few_##name(__m512 *y, const struct group *g)                                  \
+    {                                                                                              \
+        const size_t n_act = g->a->n_act;                                                          \
+        for (size_t t = 0; t < n_act; t++) y[t] = _mm512_setzero_ps();                             \
+        call;                                                                                      \
     }
-}
+ROWS(Q4_0, rows_block32(y, g, ISO_TYPE_Q4_0, 18, n_act))
+ROWS(Q4_1, rows_block32(y, g, ISO_TYPE_Q4_1, 20, n_act))
+ROWS(Q5_0, rows_block32(y, g, ISO_TYPE_Q5_0, 22, n_act))
+ROWS(Q5_1, rows_block32(y, g, ISO_TYPE_Q5_1, 24, n_act))
+ROWS(Q8_0, rows_block32(y, g, ISO_TYPE_Q8_0, 34, n_act))
+ROWS(IQ4_NL, rows_block32(y, g, ISO_TYPE_IQ4_NL, 18, n_act))
+ROWS(MXFP4, rows_block32(y, g, ISO_TYPE_MXFP4, 17, n_act))
+ROWS(Q4_K, rows_q45k(y, g, ISO_TYPE_Q4_K, n_act))
+ROWS(Q5_K, rows_q45k(y, g, ISO_TYPE_Q5_K, n_act))
+ROWS(Q6_K, rows_q6k(y, g, n_act))
+ROWS(NVFP4, rows_nvfp4(y, g, n_act))
+#undef ROWS
 
-static void rows_one(__m512 *y, const struct group *g, enum iso_type type)
-{
-    __m512 acc = _mm512_setzero_ps();
-    rows_any(&acc, g, type, 1);
-    *y = acc;
-}
-
-static void rows_few(__m512 *y, const struct group *g, enum iso_type type)
-{
-    for (size_t t = 0; t < g->a->n_act; t++) y[t] = _mm512_setzero_ps();
-    rows_any(y, g, type, g->a->n_act);
-}
+/* NULL: the generic product serves. */
+static const struct {
+    rows_fn *one, *few;
+} rows_table[ISO_TYPE_COUNT] = {
+#define ROWS(name) [ISO_TYPE_##name] = {rows_one_##name, rows_few_##name}
+    ROWS(Q4_0), ROWS(Q4_1),  ROWS(Q5_0), ROWS(Q5_1), ROWS(Q8_0), ROWS(IQ4_NL), ROWS(MXFP4),
+    ROWS(Q4_K), ROWS(Q5_K), ROWS(Q6_K), ROWS(NVFP4),
+#undef ROWS
+};
 
 /* Outputs of lanes [from, to) of the sixteen rows that begin at row r. */
 static void rows_store(float *y, size_t y_stride, const __m512 *v, size_t n_act,
@@ -351,35 +370,41 @@ static void rows_store(float *y, size_t y_stride, const __m512 *v, size_t n_act,
     }
 }
 
+/* A matrix of fewer rows than sixteen: row by row, each in all lanes. */
+static void gemv_tiny(float *y, size_t y_stride, struct group *g, rows_fn *rows,
+                      const struct iso_matrix *w, size_t first_row, size_t last_row)
+{
+    __m512 v[ISO_GEMV_MAX];
+    g->stride = 0;
+    for (size_t r = first_row; r < last_row; r++) {
+        g->row = w->data + r * w->row_bytes;
+        rows(v, g);
+        rows_store(y, y_stride, v, g->a->n_act, w, r, 0, 1);
+    }
+}
+
 static void gemv_vnni(float *y, size_t y_stride, const struct iso_codes *a, size_t n_act,
                       const struct iso_matrix *w, size_t first_row, size_t last_row, void *scratch)
 {
-    if (w->type == ISO_TYPE_F32 || w->type == ISO_TYPE_F16 || w->type == ISO_TYPE_BF16) {
+    rows_fn *rows = n_act == 1 ? rows_table[w->type].one : rows_table[w->type].few;
+    if (!rows) {
         gemv_generic(y, y_stride, a, n_act, w, first_row, last_row, scratch);
         return;
     }
     struct planes planes;
     __m512 v[ISO_GEMV_MAX];
-    if (first_row == last_row) return;
     prepare(&planes, a, n_act, w->type, scratch);
     struct group g = {.stride = w->row_bytes, .n_cols = w->n_cols, .a = &planes};
+    if (w->n_rows < 16) {
+        gemv_tiny(y, y_stride, &g, rows, w, first_row, last_row);
+        return;
+    }
     for (size_t r = first_row; r < last_row; r += 16) {
-        /* The last group moves up, so that all its sixteen rows exist; a matrix of fewer rows than
-         * sixteen goes row by row, each row in all lanes. */
-        size_t at = ISO_MIN(r, w->n_rows - ISO_MIN(w->n_rows, (size_t)16));
-        size_t n = ISO_MIN(last_row - r, (size_t)16);
-        if (w->n_rows < 16) {
-            g.stride = 0;
-            n = 1;
-            at = r;
-        }
+        /* The last group moves up, so that all its sixteen rows exist. */
+        const size_t at = ISO_MIN(r, w->n_rows - 16);
+        const size_t end = ISO_MIN(last_row - at, (size_t)16);
         g.row = w->data + at * w->row_bytes;
-        if (n_act == 1) {
-            rows_one(v, &g, w->type);
-        } else {
-            rows_few(v, &g, w->type);
-        }
-        rows_store(y, y_stride, v, n_act, w, at, r - at, r - at + n);
-        if (w->n_rows < 16) r -= 15;
+        rows(v, &g);
+        rows_store(y, y_stride, v, n_act, w, at, r - at, end);
     }
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * matmul_vnni_load.h - sixteen weight rows from file layout to byte codes with lanes = rows.
  *
- * A dword lane holds four neighbouring codes of one row as unsigned bytes (offset by code_offset()),
+ * A dword lane holds four neighbouring codes of one row as unsigned bytes (plus code_offset()),
  * which is what vpdpbusd multiplies. Rows are row_bytes apart; 16-byte chunks are loaded whole from
  * inside the block and turned by a 4 x 4 transposition. Nothing outside the block is read.
  */
@@ -128,7 +128,7 @@ LOAD_INLINE void load_nibbles(__m512i w[8], const uint8_t *qs, size_t stride)
     }
 }
 
-/* Codes of a block of 32 of a Block type: w[k] has codes 4k..4k+3. b: the block in the first row. */
+/* Codes of a block of 32 of a Block type: w[k] has codes 4k..4k+3. b: the first row's block. */
 LOAD_INLINE void load_codes(__m512i w[8], enum iso_type type, const uint8_t *b, size_t stride)
 {
     switch (type) {
