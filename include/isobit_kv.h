@@ -48,7 +48,9 @@ typedef void iso_kv_ready_fn(void *arg, iso_session *s, uint32_t layer, uint32_t
 void iso_session_on_ready(iso_session *s, iso_kv_ready_fn *fn, void *arg);
 
 /* The bytes of a page that holds at least one position, slots beyond the position zero; NULL when
- * it is not held. */
+ * it is not held (or a lost GPU cannot bring it). Where pages live in a GPU's memory this copies the
+ * page's slot to its place in host memory first; the pointer keeps that place, the bytes are those of
+ * the time of the call. */
 const uint8_t *iso_session_page(const iso_session *s, uint32_t layer, uint32_t head, uint32_t page);
 
 /* First page of a class that the session still holds (0 for full layers). */

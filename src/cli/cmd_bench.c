@@ -113,7 +113,7 @@ static enum iso_err test(struct bench *b, uint32_t n_prompt, uint32_t n_gen)
 static enum iso_err bench_main(struct bench *b, const char *path)
 {
     const uint32_t longest = b->depth + ISO_MAX(b->n_prompt, b->n_gen) + 1;
-    const struct iso_engine_options o = {.model_path = path, .isa = b->model.isa,
+    const struct iso_engine_options o = {.model_path = path, .device = b->model.device, .isa = b->model.isa,
                                          .n_threads = b->model.threads, .n_ctx = longest,
                                          .n_batch = b->batch, .no_tokenizer = true};
     ISO_TRY(iso_engine_open(&b->engine, &o));

@@ -183,7 +183,7 @@ static enum iso_err open_engine(struct digest *d, const char *path)
     }
     const struct iso_engine_options o = {
         .model_path = path,
-        .isa = d->model.isa,
+        .device = d->model.device, .isa = d->model.isa,
         .n_threads = d->model.threads,
         .n_ctx = d->model.ctx ? d->model.ctx : (uint32_t)d->ids.n,
         .n_sessions = d->copies,

@@ -93,7 +93,7 @@ static enum iso_err serve(struct produce *p)
 
 static enum iso_err produce_main(struct produce *p, const char *model)
 {
-    const struct iso_engine_options o = {.model_path = model, .isa = p->model.isa,
+    const struct iso_engine_options o = {.model_path = model, .device = p->model.device, .isa = p->model.isa,
                                          .n_threads = p->model.threads, .n_ctx = p->model.ctx,
                                          .n_sessions = p->sessions, .keep_expired = !p->no_audit};
     ISO_TRY(open_node(p));

@@ -93,7 +93,7 @@ static enum iso_err run_main(struct run *r, const char *model)
         iso_buf_deinit(&r->text);
         ISO_TRY(iso_cli_read(&r->text, r->file ? r->file : "-", MAX_PROMPT));
     }
-    const struct iso_engine_options o = {.model_path = model, .isa = r->model.isa,
+    const struct iso_engine_options o = {.model_path = model, .device = r->model.device, .isa = r->model.isa,
                                          .n_threads = r->model.threads, .n_ctx = r->model.ctx,
                                          .keep_expired = r->remote.audit > 0};
     if (!r->quiet) ISO_TRY(iso_plan_print(&o));

@@ -51,12 +51,13 @@ void iso_usage_print(const struct iso_usage *usage);
  *     const struct iso_opt options[] = {ISO_MODEL_OPTIONS(m), ..., {0}}; */
 struct iso_model_options {
     uint32_t threads, ctx;
-    const char *isa;
+    const char *device, *isa;
 };
 #define ISO_MODEL_OPTIONS(m)                                                                       \
     {"threads", 't', ISO_OPT_U32, &(m).threads, "N", "threads (default: all processors)", 1, 256}, \
+    {"device", 0, ISO_OPT_STRING, &(m).device, "NAME", "cpu (default) or cuda", 0, 0},             \
     {"isa", 0, ISO_OPT_STRING, &(m).isa, "LEVEL",                                                  \
-     "instruction set: auto, ref, avx2, avx512, vnni, neon", 0, 0},                                \
+     "auto; cpu: ref, avx2, avx512, vnni, neon; cuda: sm90, generic", 0, 0},                       \
     {"ctx", 'c', ISO_OPT_U32, &(m).ctx, "N", "context in tokens (default: the model's, at most 4096)",\
      1, 16777216}
 

@@ -27,6 +27,15 @@ struct iso_device_limits {
     uint32_t max_pages; /* per session */
 };
 
+/* Who touches a buffer. On a device that shares the host's memory all kinds are the same. */
+enum iso_mem {
+    ISO_MEM_DEVICE, /* operations only; host() is NULL where the device has memory of its own */
+    ISO_MEM_HOST,   /* the host writes it between steps, operations read it: ids, descriptors, page
+                       tables, rotary rows, output rows. What the host wrote is seen by every step
+                       that begins later. */
+    ISO_MEM_RESULT, /* the logits operation's rows: the host reads them after sync */
+};
+
 struct iso_device_vt {
     const char *name;
     void (*close)(struct iso_device *dev);
@@ -36,14 +45,23 @@ struct iso_device_vt {
     enum iso_err (*reserve)(struct iso_device *dev, const struct iso_device_limits *limits,
                             uint64_t *scratch_bytes);
     /* Zeroed buffer. *buffer is its index, never 0. ISO_E_NOMEM names what. */
-    enum iso_err (*alloc)(struct iso_device *dev, size_t len, const char *what, uint32_t *buffer);
+    enum iso_err (*alloc)(struct iso_device *dev, size_t len, enum iso_mem kind, const char *what,
+                          uint32_t *buffer);
     void (*free)(struct iso_device *dev, uint32_t buffer);
     /* Makes mapped file bytes a read-only buffer: borrowed on the CPU, uploaded elsewhere. */
     enum iso_err (*map)(struct iso_device *dev, const void *p, size_t len, uint32_t *buffer);
+    /* Readies a mapped matrix for products and embedding; once, before its first use. May move its
+     * bytes to another order and another buffer: w->data and w->row_bytes then belong to the device
+     * and mean nothing to the host. Copies of w made later share it. ISO_E_NOMEM, ISO_E_GPU. */
+    enum iso_err (*weight)(struct iso_device *dev, struct iso_weight *w);
     enum iso_err (*upload)(struct iso_device *dev, struct iso_span dst, const void *src, size_t len);
     enum iso_err (*download)(struct iso_device *dev, void *dst, struct iso_span src, size_t len);
-    /* Host pointer to a buffer that the host may read and write between steps, or NULL when the
-     * device has no shared memory. Any thread may read behind it. */
+    /* In order with operations and transfers; need not have happened on return. What fails is
+     * reported by the next sync, upload or download. */
+    void (*zero)(struct iso_device *dev, struct iso_span at, size_t len);
+    void (*copy)(struct iso_device *dev, struct iso_span dst, struct iso_span src, size_t len);
+    /* Host pointer to a buffer of kind HOST or RESULT (between steps), or to any other one where the
+     * device shares the host's memory; else NULL. Any thread may read behind it. */
     void *(*host)(struct iso_device *dev, struct iso_span at);
 
     /* --- a step; begin and ops do not block on a GPU ------------------------------------------- */
@@ -86,5 +104,11 @@ struct iso_device {
 /* Opens the CPU: isa is a level name or "auto"; n_threads 0 takes the processors of this process.
  * Errors: ISO_E_ARG, ISO_E_UNSUPPORTED. Free with dev->vt->close(dev). */
 enum iso_err iso_device_cpu_open(struct iso_device **out, const char *isa, unsigned n_threads) ISO_NODISCARD;
+
+/* Opens a CUDA GPU: isa is "auto" (the fastest kernels that the chip has), "sm90" (wgmma) or "generic"
+ * (mma.sync, sm_80 and later). The GPU is the first one that CUDA_VISIBLE_DEVICES leaves.
+ * Errors: ISO_E_UNSUPPORTED this build has no CUDA, there is no driver or GPU, or no kernel for its
+ * architecture (each by name); ISO_E_ARG isa; ISO_E_GPU, ISO_E_NOMEM. Free with dev->vt->close(dev). */
+enum iso_err iso_device_cuda_open(struct iso_device **out, const char *isa) ISO_NODISCARD;
 
 #endif

@@ -59,8 +59,10 @@ static enum iso_err new_buffer(struct iso_cpu *cpu, uint32_t *index)
     return ISO_OK;
 }
 
-static enum iso_err cpu_alloc(struct iso_device *dev, size_t len, const char *what, uint32_t *buffer)
+static enum iso_err cpu_alloc(struct iso_device *dev, size_t len, enum iso_mem kind,
+                              const char *what, uint32_t *buffer)
 {
+    (void)kind; /* one memory for all */
     struct iso_cpu *cpu = cpu_of(dev);
     uint32_t i = 0;
     ISO_TRY(new_buffer(cpu, &i));
@@ -88,6 +90,13 @@ static enum iso_err cpu_map(struct iso_device *dev, const void *p, size_t len, u
     return ISO_OK;
 }
 
+static enum iso_err cpu_weight(struct iso_device *dev, struct iso_weight *w)
+{
+    (void)dev;
+    (void)w; /* products read the file's own layout */
+    return ISO_OK;
+}
+
 static enum iso_err cpu_upload(struct iso_device *dev, struct iso_span dst, const void *src,
                                size_t len)
 {
@@ -99,6 +108,16 @@ static enum iso_err cpu_download(struct iso_device *dev, void *dst, struct iso_s
 {
     memcpy(dst, iso_cpu_at(cpu_of(dev), src), len);
     return ISO_OK;
+}
+
+static void cpu_zero(struct iso_device *dev, struct iso_span at, size_t len)
+{
+    memset(iso_cpu_at(cpu_of(dev), at), 0, len);
+}
+
+static void cpu_copy(struct iso_device *dev, struct iso_span dst, struct iso_span src, size_t len)
+{
+    memcpy(iso_cpu_at(cpu_of(dev), dst), iso_cpu_at(cpu_of(dev), src), len);
 }
 
 static void *cpu_host(struct iso_device *dev, struct iso_span at)
@@ -163,8 +182,11 @@ static const struct iso_device_vt cpu_vt = {
     .alloc = cpu_alloc,
     .free = cpu_free,
     .map = cpu_map,
+    .weight = cpu_weight,
     .upload = cpu_upload,
     .download = cpu_download,
+    .zero = cpu_zero,
+    .copy = cpu_copy,
     .host = cpu_host,
     .begin = cpu_begin,
     .embed = iso_cpu_embed,

@@ -103,7 +103,7 @@ enum iso_err iso_engine_plan(struct iso_engine_info *info, const struct iso_engi
     if (err == ISO_OK) {
         plan_model(&p, hp, family, g);
         p.info.name = "";
-        p.info.device = "cpu";
+        p.info.device = options->device ? options->device : "cpu";
         p.info.isa = "";
         *info = p.info;
     }
@@ -114,15 +114,28 @@ enum iso_err iso_engine_plan(struct iso_engine_info *info, const struct iso_engi
 
 /* --- open -------------------------------------------------------------------------------------- */
 
-static enum iso_err alloc(struct iso_engine *e, struct iso_span *out, size_t n, size_t width,
-                          const char *what)
+static enum iso_err alloc_kind(struct iso_engine *e, struct iso_span *out, size_t n, size_t width,
+                               enum iso_mem kind, const char *what)
 {
     size_t len = 0;
     ISO_TRY(iso_mul_size(&len, n, width));
     uint32_t buffer = 0;
-    ISO_TRY(e->dev->vt->alloc(e->dev, len, what, &buffer));
+    ISO_TRY(e->dev->vt->alloc(e->dev, len, kind, what, &buffer));
     *out = (struct iso_span){.buffer = buffer};
     return ISO_OK;
+}
+
+static enum iso_err alloc(struct iso_engine *e, struct iso_span *out, size_t n, size_t width,
+                          const char *what)
+{
+    return alloc_kind(e, out, n, width, ISO_MEM_DEVICE, what);
+}
+
+/* Buffers that the host writes before each step. */
+static enum iso_err alloc_host(struct iso_engine *e, struct iso_span *out, size_t n, size_t width,
+                               const char *what)
+{
+    return alloc_kind(e, out, n, width, ISO_MEM_HOST, what);
 }
 
 static enum iso_err alloc_buffers(struct iso_engine *e, const struct plan *p)
@@ -133,9 +146,9 @@ static enum iso_err alloc_buffers(struct iso_engine *e, const struct plan *p)
     const size_t f32 = sizeof(float);
     const size_t q_width = (size_t)hp->n_heads * hp->head_dim;
     const size_t kv_width = (size_t)hp->n_kv_heads * hp->head_dim;
-    ISO_TRY(alloc(e, &b->ids, n, sizeof(int32_t), "ids"));
-    ISO_TRY(alloc(e, &b->rows, n, sizeof(struct iso_row_desc), "row descriptors"));
-    ISO_TRY(alloc(e, &b->out_index, n, sizeof(uint32_t), "output rows"));
+    ISO_TRY(alloc_host(e, &b->ids, n, sizeof(int32_t), "ids"));
+    ISO_TRY(alloc_host(e, &b->rows, n, sizeof(struct iso_row_desc), "row descriptors"));
+    ISO_TRY(alloc_host(e, &b->out_index, n, sizeof(uint32_t), "output rows"));
     ISO_TRY(alloc(e, &b->x, n, hp->n_embd * f32, "activations"));
     ISO_TRY(alloc(e, &b->codes, 1, e->dev->vt->codes_bytes(e->dev, n, p->widest), "codes"));
     ISO_TRY(alloc(e, &b->q, n, q_width * f32, "queries"));
@@ -150,13 +163,14 @@ static enum iso_err alloc_buffers(struct iso_engine *e, const struct plan *p)
     ISO_TRY(alloc(e, &b->ffn_up, n, hp->n_ff * f32, "feed-forward"));
     for (uint32_t c = 0; c < ISO_KV_CLASSES; c++) {
         const size_t n_tables = e->info.n_sessions + ISO_AUDIT_ROWS;
-        ISO_TRY(alloc(e, &b->rope[c], n, hp->n_rot * f32, "rotary rows"));
-        ISO_TRY(alloc(e, &e->tables[c], n_tables, e->max_pages * sizeof(uint32_t), "page tables"));
+        ISO_TRY(alloc_host(e, &b->rope[c], n, hp->n_rot * f32, "rotary rows"));
+        ISO_TRY(alloc_host(e, &e->tables[c], n_tables, e->max_pages * sizeof(uint32_t),
+                           "page tables"));
         ISO_TRY(iso_kv_pool_init(&e->pool[c], e->dev, p->n_layers[c], p->n_slots[c], p->slot_bytes));
         /* An audit must find its pages whatever the sessions hold. */
         if (p->n_layers[c] > 0) ISO_TRY(iso_kv_pool_reserve(&e->pool[c], ISO_AUDIT_ROWS));
     }
-    ISO_TRY(alloc(e, &b->logits, n, hp->n_vocab * f32, "logits"));
+    ISO_TRY(alloc_kind(e, &b->logits, n, hp->n_vocab * f32, ISO_MEM_RESULT, "logits"));
     e->logits_row = iso_xalloc(n, sizeof(*e->logits_row));
     e->sessions = iso_xalloc(e->info.n_sessions, sizeof(struct iso_session *));
     const struct iso_device_limits limits = {
@@ -218,10 +232,19 @@ static enum iso_err load_tokenizer(struct iso_engine *e)
     return ISO_OK;
 }
 
+/* The device that was asked for, or an error: never another one. */
+static enum iso_err open_device(struct iso_engine *e, const struct iso_engine_options *o)
+{
+    const char *name = o->device ? o->device : "cpu";
+    if (strcmp(name, "cpu") == 0) return iso_device_cpu_open(&e->dev, o->isa, o->n_threads);
+    if (strcmp(name, "cuda") == 0) return iso_device_cuda_open(&e->dev, o->isa);
+    ISO_FAIL(ISO_E_ARG, "device '%s': cpu or cuda", name);
+}
+
 static enum iso_err open_into(struct iso_engine *e, const struct iso_engine_options *o)
 {
     ISO_TRY(iso_gguf_open(&e->file, o->model_path));
-    ISO_TRY(iso_device_cpu_open(&e->dev, o->isa, o->n_threads));
+    ISO_TRY(open_device(e, o));
     ISO_TRY(e->dev->vt->self_check(e->dev));
     ISO_TRY(iso_model_open(&e->model, e->file, e->dev, o->progress.fn, o->progress.arg));
     struct plan p = {0};
@@ -234,6 +257,7 @@ static enum iso_err open_into(struct iso_engine *e, const struct iso_engine_opti
     if (!o->no_tokenizer) ISO_TRY(load_tokenizer(e));
     fill_layout(e);
     ISO_TRY(alloc_buffers(e, &p));
+    ISO_TRY(iso_pages_init(e));
     return fill_info(e);
 }
 
@@ -243,6 +267,7 @@ enum iso_err iso_engine_open(iso_engine **out, const struct iso_engine_options *
     struct iso_engine *e = iso_xalloc(1, sizeof(*e));
     (void)pthread_mutex_init(&e->lock, NULL);
     (void)pthread_mutex_init(&e->identity_lock, NULL);
+    (void)pthread_mutex_init(&e->shadow.lock, NULL);
     const enum iso_err err = open_into(e, options);
     if (err != ISO_OK) {
         iso_engine_close(e);
@@ -256,6 +281,8 @@ void iso_engine_close(iso_engine *e)
 {
     if (e == NULL) return;
     for (uint32_t c = 0; c < ISO_KV_CLASSES; c++) iso_kv_pool_deinit(&e->pool[c]);
+    iso_pages_deinit(e);
+    iso_mem_free(e->tap_host);
     iso_model_close(e->model);
     iso_tokenizer_free(e->tokenizer);
     if (e->dev) e->dev->vt->close(e->dev);
@@ -265,6 +292,7 @@ void iso_engine_close(iso_engine *e)
     free(e->name);
     (void)pthread_mutex_destroy(&e->lock);
     (void)pthread_mutex_destroy(&e->identity_lock);
+    (void)pthread_mutex_destroy(&e->shadow.lock);
     free(e);
 }
 
@@ -285,6 +313,12 @@ enum iso_err iso_engine_set_tap(struct iso_engine *e, iso_tap_fn *fn, void *arg)
         const size_t heads = ((size_t)hp->n_heads + hp->n_kv_heads) * hp->head_dim;
         const size_t widest = ISO_MAX(ISO_MAX((size_t)hp->n_embd, heads), (size_t)hp->n_ff);
         ISO_TRY(alloc(e, &e->b.tap, e->info.n_batch, widest * sizeof(float), "taps"));
+        if (e->dev->vt->host(e->dev, e->b.tap) == NULL) {
+            iso_mem_free(e->tap_host);
+            e->tap_host = NULL;
+            ISO_TRY(iso_mem_alloc((void **)&e->tap_host, e->info.n_batch, widest * sizeof(float),
+                                  "taps"));
+        }
     }
     if (fn == NULL && e->b.tap.buffer != 0) {
         e->dev->vt->free(e->dev, e->b.tap.buffer);

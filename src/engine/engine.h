@@ -6,6 +6,7 @@
 #include <pthread.h>
 
 #include "isobit.h"
+#include "engine/pages.h"
 #include "isobit_kv.h"
 #include "model/kv_pool.h"
 #include "model/model.h"
@@ -56,10 +57,12 @@ struct iso_engine {
     struct iso_span tables[ISO_KV_CLASSES]; /* u32 [n_sessions + ISO_AUDIT_ROWS][max_pages] */
     struct iso_session **sessions; /* [n_sessions] */
     struct iso_step_buffers b;
+    struct iso_shadow shadow;
     uint32_t *logits_row;  /* [n_batch]: row of the last step -> row of b.logits, or UINT32_MAX */
     size_t n_step_rows;
     iso_tap_fn *tap;
     void *tap_arg;
+    float *tap_host; /* widest tensor of a step; NULL on shared memory or without a tap */
 
     pthread_mutex_t identity_lock;
     bool has_identity;
@@ -110,7 +113,7 @@ enum iso_err iso_session_grow(struct iso_session *s, uint32_t n) ISO_NODISCARD;
 /* Drops pages and slots of positions at n and beyond, zeroes the tail of the last page. */
 void iso_session_cut(struct iso_session *s, uint32_t n);
 
-/* Releases window pages that no position from s->n on can see. */
+/* Releases window pages that no position from s->n on can see, as far as the pending rows need room. */
 void iso_session_expire(struct iso_session *s);
 
 #endif

@@ -28,7 +28,12 @@ static enum iso_err show(const struct run *r, uint32_t layer, const char *name, 
 {
     if (r->e->tap == NULL) return ISO_OK;
     ISO_TRY(r->vt->sync(r->q));
-    r->e->tap(r->e->tap_arg, layer, name, r->vt->host(r->e->dev, at), r->n_rows, width);
+    const float *data = r->vt->host(r->e->dev, at);
+    if (data == NULL) {
+        data = r->e->tap_host;
+        ISO_TRY(r->vt->download(r->e->dev, r->e->tap_host, at, r->n_rows * width * sizeof(*data)));
+    }
+    r->e->tap(r->e->tap_arg, layer, name, data, r->n_rows, width);
     return ISO_OK;
 }
 
@@ -203,6 +208,7 @@ static enum iso_err layer(struct run *r, const struct iso_forward *f, uint32_t l
     ISO_TRY(heads(r, l, !drop, true));
     if (f->layer_done != NULL) {
         ISO_TRY(r->vt->sync(r->q));
+        iso_pages_changed(r->e);
         f->layer_done(f->arg, l);
     }
     if (drop) {
@@ -252,6 +258,7 @@ enum iso_err iso_forward_run(const struct iso_forward *f)
     ISO_TRY(r.vt->begin(e->dev, &r.q));
     const enum iso_err err = record(&r, f);
     r.vt->end(r.q);
+    iso_pages_changed(e);
     /* A file that changed under the step explains wrong numbers better than they do. */
     if (err == ISO_OK || err == ISO_E_NUMERIC) ISO_TRY(iso_gguf_check(e->file));
     return err;

@@ -13,16 +13,17 @@
 
 /* --- export ----------------------------------------------------------------------------------- */
 
-static uint8_t *page_at(const struct iso_engine *e, uint32_t layer, uint32_t head, uint32_t slot)
+/* A page's bytes as they are now; NULL when a device cannot bring them. */
+static const uint8_t *page_at(struct iso_engine *e, uint32_t layer, uint32_t head, uint32_t slot)
 {
     const uint32_t c = e->layer_class[layer];
-    uint8_t *pages = iso_kv_pool_at(&e->pool[c], e->layer_in_class[layer], slot);
-    return pages + (size_t)head * e->layout.page_bytes;
+    const uint8_t *pages = iso_pages_read(e, c, e->layer_in_class[layer], slot);
+    return pages ? pages + (size_t)head * e->layout.page_bytes : NULL;
 }
 
 const uint8_t *iso_session_page(const iso_session *s, uint32_t layer, uint32_t head, uint32_t page)
 {
-    const struct iso_engine *e = s->e;
+    struct iso_engine *e = s->e;
     if (layer >= e->layout.n_layers || head >= e->layout.n_kv_heads) return NULL;
     const uint32_t c = e->layer_class[layer];
     if (page < s->first_page[c] || page >= s->end_page[c]) return NULL;
@@ -42,8 +43,9 @@ void iso_session_kv_chain(struct iso_digest *out, const iso_session *s)
         const uint32_t c = s->e->layer_class[l];
         for (uint32_t h = 0; h < y->n_kv_heads; h++) {
             for (uint32_t p = s->first_page[c]; p < s->end_page[c]; p++) {
-                struct iso_digest d;
-                iso_sha256(&d, iso_session_page(s, l, h, p), y->page_bytes);
+                struct iso_digest d = {{0}};
+                const uint8_t *page = iso_session_page(s, l, h, p);
+                if (page != NULL) iso_sha256(&d, page, y->page_bytes);
                 iso_hasher_update(chain, d.bytes, sizeof(d.bytes));
             }
         }
@@ -61,6 +63,7 @@ struct iso_kv_staging {
     uint32_t *slots[ISO_KV_CLASSES]; /* [end_page - first_page] */
     uint32_t extra[ISO_KV_CLASSES];  /* pages promised beyond the session's own */
     bool keep[ISO_KV_CLASSES];       /* decided when the ids are known, see decide() */
+    bool written;                    /* pages that a device with its own memory does not have yet */
 };
 
 /* Does the session hold every page below first, complete, from its own first page on? */
@@ -181,11 +184,26 @@ enum iso_err iso_kv_stage(iso_kv_staging **out, iso_session *s, uint32_t n_posit
 
 uint8_t *iso_kv_staging_page(iso_kv_staging *st, uint32_t layer, uint32_t head, uint32_t page)
 {
-    const struct iso_engine *e = st->s->e;
+    struct iso_engine *e = st->s->e;
     if (layer >= e->layout.n_layers || head >= e->layout.n_kv_heads) return NULL;
     const uint32_t c = e->layer_class[layer];
     if (page < st->first_page[c] || page >= st->end_page[c]) return NULL;
-    return page_at(e, layer, head, st->slots[c][page - st->first_page[c]]);
+    const uint32_t slot = st->slots[c][page - st->first_page[c]];
+    uint8_t *pages = iso_pages_write(e, c, e->layer_in_class[layer], slot);
+    st->written = true;
+    return pages ? pages + (size_t)head * e->layout.page_bytes : NULL;
+}
+
+/* Brings what was received to the device. */
+static enum iso_err push_staged(struct iso_kv_staging *st)
+{
+    if (!st->written) return ISO_OK;
+    for (uint32_t c = 0; c < ISO_KV_CLASSES; c++) {
+        if (st->slots[c] == NULL) continue;
+        ISO_TRY(iso_pages_push(st->s->e, c, st->slots[c], st->end_page[c] - st->first_page[c]));
+    }
+    st->written = false;
+    return ISO_OK;
 }
 
 void iso_kv_discard(iso_kv_staging *st)
@@ -230,6 +248,9 @@ void iso_kv_publish(iso_kv_staging *st, const int32_t *ids)
     struct iso_session *s = st->s;
     pthread_mutex_lock(&s->e->lock);
     decide(st, ids);
+    /* A swap cannot fail. A device that is lost here says so at the session's next step. */
+    const enum iso_err pushed = push_staged(st);
+    (void)pushed;
     for (uint32_t c = 0; c < ISO_KV_CLASSES; c++) {
         if (s->e->pool[c].n_layers > 0) publish_class(st, c);
     }
@@ -285,14 +306,16 @@ static enum iso_err audit_row(const struct iso_kv_staging *st, uint32_t i, uint3
 static bool audit_equal(const struct iso_kv_staging *st, const uint32_t *positions, uint32_t n,
                         uint32_t *layer, uint32_t *position)
 {
-    const struct iso_engine *e = st->s->e;
+    struct iso_engine *e = st->s->e;
     for (uint32_t l = 0; l < e->layout.n_layers; l++) {
         const uint32_t c = e->layer_class[l];
         for (uint32_t i = 0; i < n; i++) {
             const uint32_t p = positions[i] / P;
             const uint32_t copy = iso_engine_table(e, c, e->info.n_sessions + i)[p];
             const uint8_t *got = page_at(e, l, 0, staged_slot(st, c, p));
-            if (memcmp(got, page_at(e, l, 0, copy), e->pool[c].slot_bytes) == 0) continue;
+            const uint8_t *made = page_at(e, l, 0, copy);
+            const bool both = got != NULL && made != NULL; /* else the device is lost: not equal */
+            if (both && memcmp(got, made, e->pool[c].slot_bytes) == 0) continue;
             *layer = l;
             *position = positions[i];
             return false;
@@ -321,7 +344,7 @@ static enum iso_err audit_step(bool *ok, uint32_t *layer, uint32_t *position,
     struct iso_engine *e = st->s->e;
     int32_t *step_ids = e->dev->vt->host(e->dev, e->b.ids);
     uint32_t made = 0;
-    enum iso_err err = ISO_OK;
+    enum iso_err err = push_staged(st);
     for (; made < n && err == ISO_OK; made++) {
         step_ids[made] = ids[positions[made]];
         for (uint32_t c = 0; c < ISO_KV_CLASSES; c++) {

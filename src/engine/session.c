@@ -2,7 +2,6 @@
  * session.c - timelines: their ids, their page tables, growing, expiring and rewinding. */
 #include <assert.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "arith/page.h"
 #include "base/mem.h"
@@ -126,28 +125,6 @@ const int32_t *iso_session_ids(const iso_session *s)
     return s->ids;
 }
 
-/* Zeroes slots first .. 63 of one page. */
-static void zero_tail(uint8_t *page, uint32_t d, uint32_t first)
-{
-    const uint32_t n = P - first;
-    memset(page + (size_t)first * d, 0, (size_t)n * d);
-    memset(page + iso_page_k_lo(d) + (size_t)first * (d / 2), 0, (size_t)n * (d / 2));
-    for (uint32_t i = 0; i < d; i++) memset(page + iso_page_v(d) + (size_t)i * P + first, 0, n);
-    memset(page + iso_page_k_scale(d) + first * sizeof(float), 0, n * sizeof(float));
-    memset(page + iso_page_v_scale(d) + first * sizeof(float), 0, n * sizeof(float));
-}
-
-/* Zeroes slots first .. 63 of a slot's pages in every layer and head. */
-static void zero_slot_tail(const struct iso_engine *e, uint32_t c, uint32_t slot, uint32_t first)
-{
-    for (uint32_t l = 0; l < e->pool[c].n_layers; l++) {
-        uint8_t *pages = iso_kv_pool_at(&e->pool[c], l, slot);
-        for (uint32_t h = 0; h < e->layout.n_kv_heads; h++) {
-            zero_tail(pages + (size_t)h * e->layout.page_bytes, e->layout.head_dim, first);
-        }
-    }
-}
-
 /* The page that is written next must be this session's own: a shared one is copied first. */
 static enum iso_err own_page(struct iso_session *s, uint32_t c, uint32_t *slot)
 {
@@ -156,7 +133,7 @@ static enum iso_err own_page(struct iso_session *s, uint32_t c, uint32_t *slot)
     const uint32_t copy = iso_kv_pool_take(pool);
     if (copy == ISO_NO_SLOT) ISO_FAIL(ISO_E_LIMIT, "no page left to copy a shared one");
     iso_kv_pool_copy(pool, copy, *slot);
-    zero_slot_tail(s->e, c, copy, s->n % P);
+    iso_pages_zero_tail(s->e, c, copy, s->n % P);
     iso_kv_pool_unref(pool, *slot);
     *slot = copy;
     return ISO_OK;
@@ -203,7 +180,7 @@ static void cut_class(struct iso_session *s, uint32_t c, uint32_t n)
     const uint32_t last = n / P;
     if (n % P == 0 || last < s->first_page[c] || last >= s->end_page[c]) return;
     if (pool->count[table[last]] > 1) return; /* shared: copied and cut when it is written */
-    zero_slot_tail(e, c, table[last], n % P);
+    iso_pages_zero_tail(e, c, table[last], n % P);
 }
 
 void iso_session_cut(struct iso_session *s, uint32_t n)
@@ -221,7 +198,10 @@ void iso_session_expire(struct iso_session *s)
     if (e->keep_expired || e->pool[c].n_layers == 0) return;
     uint32_t *table = iso_engine_table(e, c, s->index);
     const uint32_t keep = iso_engine_first_visible(e, c, s->n) / P;
-    while (s->first_page[c] < keep && s->first_page[c] < s->end_page[c]) {
+    /* Expired pages stay while the session's promise has room for them: a rewind can use them. */
+    const uint32_t end = pages_of(s->n + s->pending);
+    while (s->first_page[c] < keep && s->first_page[c] < s->end_page[c] &&
+           end - s->first_page[c] > s->reserved[c]) {
         const uint32_t p = s->first_page[c]++;
         iso_kv_pool_unref(&e->pool[c], table[p]);
         table[p] = ISO_NO_SLOT;

@@ -85,6 +85,19 @@ struct iso_fetch {
 /* Runs a fetch up to the publish; on failure everything is given back. consumer_transfer.c */
 enum iso_err iso_fetch_run(struct iso_fetch *f) ISO_NODISCARD;
 
+/* ISO_OK unless the caller, cancel() or the deadline wants this fetch to end. consumer_transfer.c
+ */
+enum iso_err iso_fetch_check_stop(struct iso_fetch *f) ISO_NODISCARD;
+
+/* Checks a SEAL payload and all pages against it; f->manifest and f->digest are then the sealed
+ * ones, and the receipt holds the seal. consumer_verify.c */
+enum iso_err
+iso_fetch_verify(struct iso_fetch *f, const uint8_t *payload, size_t len) ISO_NODISCARD;
+
+/* Recomputes as many positions as the options want, chosen at random. A difference marks the
+ * producer in the ledger. */
+enum iso_err iso_fetch_audit(struct iso_fetch *f) ISO_NODISCARD;
+
 /* Starts a dial; takes no lock. Owner: *out ends with iso_dial_wait() or iso_dial_abandon(). */
 enum iso_err
 iso_dial_start(struct iso_dial **out, struct iso_consumer *c, int64_t timeout_ms) ISO_NODISCARD;

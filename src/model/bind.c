@@ -86,6 +86,7 @@ static enum iso_err bind_matrix(struct iso_weight *w, struct binder *b, const ch
     *w = (struct iso_weight){.type = (uint32_t)t->type, .n_rows = n_rows, .n_cols = n_cols,
                              .row_bytes = iso_type_row_bytes(t->type, n_cols)};
     ISO_TRY(map_tensor(&w->data, b, t));
+    ISO_TRY(b->m->dev->vt->weight(b->m->dev, w));
     b->m->n_parameters += (uint64_t)n_rows * n_cols;
     ISO_TRY(bind_scale(w, b, base));
     if (!bias) return ISO_OK;

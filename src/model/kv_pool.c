@@ -3,7 +3,6 @@
 #include "model/kv_pool.h"
 
 #include <assert.h>
-#include <string.h>
 
 #include "base/mem.h"
 
@@ -15,7 +14,7 @@ enum iso_err iso_kv_pool_init(struct iso_kv_pool *p, struct iso_device *dev, uin
     size_t len = 0;
     ISO_TRY(iso_mul_size(&len, slot_bytes, n_slots));
     ISO_TRY(iso_mul_size(&len, len, n_layers));
-    ISO_TRY(dev->vt->alloc(dev, len, "KV pages", &p->buffer));
+    ISO_TRY(dev->vt->alloc(dev, len, ISO_MEM_DEVICE, "KV pages", &p->buffer));
     ISO_TRY(iso_mem_alloc((void **)&p->count, n_slots, sizeof(*p->count), "KV page counts"));
     ISO_TRY(iso_mem_alloc((void **)&p->free_list, n_slots, sizeof(*p->free_list), "KV page list"));
     p->n_slots = n_slots;
@@ -55,11 +54,17 @@ struct iso_span iso_kv_pool_layer(const struct iso_kv_pool *p, uint32_t l)
                              .offset = (uint64_t)l * p->n_slots * p->slot_bytes};
 }
 
-uint8_t *iso_kv_pool_at(const struct iso_kv_pool *p, uint32_t l, uint32_t slot)
+struct iso_span iso_kv_pool_span(const struct iso_kv_pool *p, uint32_t l, uint32_t slot)
 {
     assert(l < p->n_layers && slot < p->n_slots);
-    uint8_t *base = p->dev->vt->host(p->dev, iso_kv_pool_layer(p, l));
-    return base + (size_t)slot * p->slot_bytes;
+    struct iso_span at = iso_kv_pool_layer(p, l);
+    at.offset += (uint64_t)slot * p->slot_bytes;
+    return at;
+}
+
+uint8_t *iso_kv_pool_at(const struct iso_kv_pool *p, uint32_t l, uint32_t slot)
+{
+    return p->dev->vt->host(p->dev, iso_kv_pool_span(p, l, slot));
 }
 
 uint32_t iso_kv_pool_take(struct iso_kv_pool *p)
@@ -68,7 +73,9 @@ uint32_t iso_kv_pool_take(struct iso_kv_pool *p)
     const uint32_t slot = p->free_list[--p->n_free];
     assert(p->count[slot] == 0);
     p->count[slot] = 1;
-    for (uint32_t l = 0; l < p->n_layers; l++) memset(iso_kv_pool_at(p, l, slot), 0, p->slot_bytes);
+    for (uint32_t l = 0; l < p->n_layers; l++) {
+        p->dev->vt->zero(p->dev, iso_kv_pool_span(p, l, slot), p->slot_bytes);
+    }
     return slot;
 }
 
@@ -88,6 +95,7 @@ void iso_kv_pool_unref(struct iso_kv_pool *p, uint32_t slot)
 void iso_kv_pool_copy(struct iso_kv_pool *p, uint32_t dst, uint32_t src)
 {
     for (uint32_t l = 0; l < p->n_layers; l++) {
-        memcpy(iso_kv_pool_at(p, l, dst), iso_kv_pool_at(p, l, src), p->slot_bytes);
+        p->dev->vt->copy(p->dev, iso_kv_pool_span(p, l, dst), iso_kv_pool_span(p, l, src),
+                         p->slot_bytes);
     }
 }

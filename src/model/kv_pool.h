@@ -45,7 +45,10 @@ void iso_kv_pool_unref(struct iso_kv_pool *p, uint32_t slot); /* ISO_NO_SLOT is 
 /* Copies the pages of src over those of dst in every layer. */
 void iso_kv_pool_copy(struct iso_kv_pool *p, uint32_t dst, uint32_t src);
 
-/* The pages of a slot in layer l of the class. */
+/* Where the pages of a slot in layer l of the class are. */
+struct iso_span iso_kv_pool_span(const struct iso_kv_pool *p, uint32_t l, uint32_t slot);
+
+/* The same as a host pointer; NULL where pages live in the device's own memory. */
 uint8_t *iso_kv_pool_at(const struct iso_kv_pool *p, uint32_t l, uint32_t slot);
 
 /* Where layer l's pages start. */
