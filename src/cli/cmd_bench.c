@@ -155,12 +155,8 @@ int iso_cmd_bench(int argc, char **argv)
                                     "behind a warm-up pass.",
                                     options, NULL};
     const char *args[1] = {0};
-    size_t n_args = 0;
     bool help = false;
-    enum iso_err err = iso_options_parse(args, &n_args, 1, &help, argc, argv, &usage);
-    if (err == ISO_OK && !help && n_args != 1) {
-        err = iso_err_raise(ISO_E_ARG, __FILE__, __LINE__, "usage: %s", usage.line);
-    }
+    enum iso_err err = iso_options_parse(args, 1, 1, &help, argc, argv, &usage);
     if (err == ISO_OK && !help) err = bench_main(&b, args[0]);
     if (err == ISO_OK && !help && b.json) {
         (void)json_dumpf(b.rows, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(8));

@@ -110,14 +110,10 @@ int iso_cmd_chat(int argc, char **argv)
         "A conversation: one line of input is one message. What earlier turns computed is kept.", options,
         "An empty line is skipped; /quit or end of input ends it. Ctrl-C ends the answer."};
     const char *args[1] = {0};
-    size_t n_args = 0;
     bool help = false;
     iso_buf_init(&c.ids, (size_t)ISO_MAX_CONTEXT * sizeof(int32_t));
     iso_buf_init(&c.answer, MAX_TEXT);
-    enum iso_err err = iso_options_parse(args, &n_args, 1, &help, argc, argv, &usage);
-    if (err == ISO_OK && !help && n_args != 1) {
-        err = iso_err_raise(ISO_E_ARG, __FILE__, __LINE__, "usage: %s", usage.line);
-    }
+    enum iso_err err = iso_options_parse(args, 1, 1, &help, argc, argv, &usage);
     if (err == ISO_OK && !help) err = chat_main(&c, args[0]);
     iso_remote_close(c.producer);
     iso_conversation_deinit(&c.talk);

@@ -230,13 +230,9 @@ int iso_cmd_digest(int argc, char **argv)
         "id,\nbest id, its logit, SHA-256 of the logits; then the chains over logits and KV pages.",
         options, NULL};
     const char *args[2] = {0};
-    size_t n_args = 0;
     bool help = false;
-    enum iso_err err = iso_options_parse(args, &n_args, 2, &help, argc, argv, &usage);
+    enum iso_err err = iso_options_parse(args, 2, 2, &help, argc, argv, &usage);
     if (err == ISO_OK && help) return 0;
-    if (err == ISO_OK && n_args != 2) {
-        err = iso_err_raise(ISO_E_ARG, __FILE__, __LINE__, "usage: %s", usage.line);
-    }
     if (err == ISO_OK) err = digest_main(&d, args[0], args[1]);
     iso_remote_close(d.producer);
     for (uint32_t c = 0; c < MAX_COPIES; c++) iso_session_free(d.session[c]);

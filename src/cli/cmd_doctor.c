@@ -158,9 +158,8 @@ int iso_cmd_doctor(int argc, char **argv)
                                     "Checks processor, kernels, memory, clock, keys, port and link; exit status 1 when\n"
                                     "something is bad.",
                                     options, NULL};
-    size_t n_args = 0;
     bool help = false;
-    const enum iso_err err = iso_options_parse(NULL, &n_args, 0, &help, argc, argv, &usage);
+    const enum iso_err err = iso_options_parse(NULL, 0, 0, &help, argc, argv, &usage);
     if (err != ISO_OK || help) {
         json_decref(d.rows);
         return help ? 0 : iso_cli_fail(err);

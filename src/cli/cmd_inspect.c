@@ -144,14 +144,10 @@ int iso_cmd_inspect(int argc, char **argv)
     const struct iso_usage usage = {"isobit inspect MODEL [options]",
                                     "Shows what a GGUF file holds and whether it can run here.", options, NULL};
     const char *args[1] = {0};
-    size_t n_args = 0;
     bool help = false;
     struct iso_gguf *g = NULL;
-    enum iso_err err = iso_options_parse(args, &n_args, 1, &help, argc, argv, &usage);
+    enum iso_err err = iso_options_parse(args, 1, 1, &help, argc, argv, &usage);
     if (err == ISO_OK && help) return 0;
-    if (err == ISO_OK && n_args != 1) {
-        err = iso_err_raise(ISO_E_ARG, __FILE__, __LINE__, "usage: %s", usage.line);
-    }
     if (err == ISO_OK) err = iso_gguf_open(&g, args[0]);
     if (err == ISO_OK && json) err = print_json(g, args[0]);
     else if (err == ISO_OK) print_text(g, args[0], all);

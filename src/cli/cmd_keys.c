@@ -423,9 +423,7 @@ static enum iso_err parse(struct keys *k, bool *help, const struct verb *v, int 
         if (all[i].flag == 0 || (v->flags & all[i].flag)) options[n++] = all[i].opt;
     }
     const struct iso_usage u = {.line = v->line, .what = v->what, .options = options};
-    size_t n_args = 0;
-    ISO_TRY(iso_options_parse(&k->arg, &n_args, v->max_args, help, argc, argv, &u));
-    if (!*help && n_args < v->min_args) ISO_FAIL(ISO_E_ARG, "usage: %s", v->line);
+    ISO_TRY(iso_options_parse(&k->arg, v->min_args, v->max_args, help, argc, argv, &u));
     return ISO_OK;
 }
 

@@ -145,12 +145,8 @@ int iso_cmd_produce(int argc, char **argv)
         "Computes prompts for enrolled machines and streams their KV pages. Prints one line when it is ready.",
         options, "SIGINT or SIGTERM end it; running hand-offs get a code."};
     const char *args[1] = {0};
-    size_t n_args = 0;
     bool help = false;
-    enum iso_err err = iso_options_parse(args, &n_args, 1, &help, argc, argv, &usage);
-    if (err == ISO_OK && !help && n_args != 1) {
-        err = iso_err_raise(ISO_E_ARG, __FILE__, __LINE__, "usage: %s", usage.line);
-    }
+    enum iso_err err = iso_options_parse(args, 1, 1, &help, argc, argv, &usage);
     if (p.listen == NULL) p.listen = "0.0.0.0:29400";
     if (err == ISO_OK && !help) err = produce_main(&p, args[0]);
     iso_producer_free(p.producer);

@@ -129,15 +129,11 @@ int iso_cmd_run(int argc, char **argv)
         "a user's message, otherwise (or with --raw) text to continue.",
         options, "Ctrl-C ends the answer, a second one the program."};
     const char *args[1] = {0};
-    size_t n_args = 0;
     bool help = false;
     iso_buf_init(&r.text, MAX_PROMPT);
     iso_buf_init(&r.ids, (size_t)ISO_MAX_CONTEXT * sizeof(int32_t));
     iso_buf_init(&r.answer, MAX_PROMPT);
-    enum iso_err err = iso_options_parse(args, &n_args, 1, &help, argc, argv, &usage);
-    if (err == ISO_OK && !help && n_args != 1) {
-        err = iso_err_raise(ISO_E_ARG, __FILE__, __LINE__, "usage: %s", usage.line);
-    }
+    enum iso_err err = iso_options_parse(args, 1, 1, &help, argc, argv, &usage);
     if (err == ISO_OK && !help) err = run_main(&r, args[0]);
     iso_remote_close(r.producer);
     iso_conversation_deinit(&r.talk);

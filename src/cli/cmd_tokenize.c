@@ -62,13 +62,9 @@ int iso_cmd_tokenize(int argc, char **argv)
     const struct iso_usage usage = {"isobit tokenize MODEL [options]",
                                     "Reads text on stdin and prints its ids as a JSON array.", options, NULL};
     const char *args[1] = {0};
-    size_t n_args = 0;
     bool help = false;
-    enum iso_err err = iso_options_parse(args, &n_args, 1, &help, argc, argv, &usage);
+    enum iso_err err = iso_options_parse(args, 1, 1, &help, argc, argv, &usage);
     if (err == ISO_OK && help) return 0;
-    if (err == ISO_OK && n_args != 1) {
-        err = iso_err_raise(ISO_E_ARG, __FILE__, __LINE__, "usage: %s", usage.line);
-    }
     const unsigned flags = (no_bos ? 0u : (unsigned)ISO_TOKENIZE_BOS) |
                            (no_special ? 0u : (unsigned)ISO_TOKENIZE_SPECIAL);
     if (err == ISO_OK) err = with_model(tokenize, args[0], flags);
@@ -134,13 +130,9 @@ int iso_cmd_template(int argc, char **argv)
         "and prints the text that the model's chat template makes of them.",
         options, NULL};
     const char *args[1] = {0};
-    size_t n_args = 0;
     bool help = false;
-    enum iso_err err = iso_options_parse(args, &n_args, 1, &help, argc, argv, &usage);
+    enum iso_err err = iso_options_parse(args, 1, 1, &help, argc, argv, &usage);
     if (err == ISO_OK && help) return 0;
-    if (err == ISO_OK && n_args != 1) {
-        err = iso_err_raise(ISO_E_ARG, __FILE__, __LINE__, "usage: %s", usage.line);
-    }
     if (err == ISO_OK) err = with_model(template, args[0], !no_prompt);
     return err == ISO_OK ? 0 : iso_cli_fail(err);
 }

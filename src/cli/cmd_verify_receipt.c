@@ -48,15 +48,11 @@ int iso_cmd_verify_receipt(int argc, char **argv)
         "and names agree with it. Exit status 1 when a line is bad.",
         options, NULL};
     const char *args[1] = {0};
-    size_t n_args = 0;
     bool help = false;
     struct iso_digest pin;
     struct iso_buf b;
-    enum iso_err err = iso_options_parse(args, &n_args, 1, &help, argc, argv, &usage);
+    enum iso_err err = iso_options_parse(args, 1, 1, &help, argc, argv, &usage);
     if (err == ISO_OK && help) return 0;
-    if (err == ISO_OK && n_args != 1) {
-        err = iso_err_raise(ISO_E_ARG, __FILE__, __LINE__, "usage: %s", usage.line);
-    }
     if (err == ISO_OK && pin_text) err = iso_hex_decode(pin.bytes, ISO_DIGEST_LEN, pin_text);
     if (err != ISO_OK) return iso_cli_fail(err);
     err = iso_cli_read(&b, args[0], MAX_RECEIPTS);

@@ -113,10 +113,10 @@ static enum iso_err parse_one(int *i, int argc, char **argv, const struct iso_us
     return set_value(o, value);
 }
 
-enum iso_err iso_options_parse(const char **args, size_t *n_args, size_t max_args, bool *help,
+enum iso_err iso_options_parse(const char **args, size_t min_args, size_t max_args, bool *help,
                                int argc, char **argv, const struct iso_usage *usage)
 {
-    *n_args = 0;
+    size_t n_args = 0;
     *help = false;
     for (const struct iso_opt *o = usage->options; o->name; o++) {
         if (strcmp(o->name, "isa") == 0) *(const char **)o->value = g_default_isa;
@@ -132,12 +132,13 @@ enum iso_err iso_options_parse(const char **args, size_t *n_args, size_t max_arg
             return ISO_OK;
         } else if (options && a[0] == '-' && a[1] != '\0') {
             ISO_TRY(parse_one(&i, argc, argv, usage));
-        } else if (*n_args == max_args) {
+        } else if (n_args == max_args) {
             ISO_FAIL(ISO_E_ARG, "unexpected argument '%s' (usage: %s)", a, usage->line);
         } else {
-            args[(*n_args)++] = a;
+            args[n_args++] = a;
         }
     }
+    if (n_args < min_args) ISO_FAIL(ISO_E_ARG, "usage: %s", usage->line);
     return ISO_OK;
 }
 

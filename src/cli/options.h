@@ -35,10 +35,10 @@ struct iso_usage {
     const char *notes;      /* printed behind the options, or NULL */
 };
 
-/* Parses argv[1..]: options in any place, "--" ends them. What remains is moved to args (at most
- * max_args) and counted. --help prints to stdout and sets *help.
- * Errors: ISO_E_ARG names the option, the value and what is allowed. */
-enum iso_err iso_options_parse(const char **args, size_t *n_args, size_t max_args, bool *help,
+/* Parses argv[1..]: options in any place, "--" ends them. What remains, min_args to max_args words, goes
+ * to args [max_args]. --help prints to stdout and sets *help; nothing else is then checked.
+ * Errors: ISO_E_ARG names the option, the value and what is allowed, or shows the usage. */
+enum iso_err iso_options_parse(const char **args, size_t min_args, size_t max_args, bool *help,
                                int argc, char **argv, const struct iso_usage *usage) ISO_NODISCARD;
 
 /* Value of --isa where it is not given: from ISO_CPU_MASK, read once in main(). */
