@@ -1,6 +1,9 @@
 #!/bin/sh
-# Install what building and testing needs, through the system's package manager; asks for sudo when
-# not root. Does nothing, quickly, when everything is there.
+# SPDX-License-Identifier: MIT
+# deps.sh - installs what building and testing needs through the system's package manager.
+#
+# usage: deps.sh [PACKAGE...]     the packages named are needed too
+# Uses sudo when not root. Does nothing, quickly, when everything is there.
 set -eu
 need="gcc make pkg-config git ca-certificates libssl-dev libsqlite3-dev libjansson-dev libpcre2-dev
 libutf8proc-dev libcmocka-dev python3 python3-pip python3-venv python3-numpy python3-jinja2 openssl"

