@@ -15,6 +15,7 @@
 #include "base/mem.h"
 #include "cli/commands.h"
 #include "cli/options.h"
+#include "handoff/ledger.h"
 #include "node/node.h"
 
 #define DIR_MAX 4096
@@ -261,7 +262,7 @@ static enum iso_err do_renew_ledger(const struct keys *k)
 {
     struct iso_node *node = NULL;
     ISO_TRY(open_node(&node, k));
-    const enum iso_err err = iso_node_ledger_renew(node);
+    const enum iso_err err = iso_ledger_renew(node, NULL);
     if (err == ISO_OK)
         (void)fprintf(stderr,
                       "new ledger identity; every peer must enrol this node anew with --replace\n");

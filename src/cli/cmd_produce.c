@@ -105,12 +105,10 @@ static enum iso_err produce_main(struct produce *p, const char *model)
     const enum iso_err err = iso_engine_identity(&id, p->engine, &progress);
     iso_bar_end(&bar);
     ISO_TRY(err);
-    char build[ISO_DIGEST_HEX];
-    iso_digest_hex(build, &iso_engine_info(p->engine)->kernels);
     const struct iso_producer_options options = {
         .listen = p->listen,
         .receipts_path = p->receipts,
-        .build = build,
+        .build = iso_cli_commit(),
         .max_deadline_ms = p->max_seconds * 1000,
         .max_connections = p->max_connections,
         .peer_transfers = p->peer_transfers,

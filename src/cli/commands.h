@@ -17,6 +17,9 @@
     X(doctor, "check this machine, its memory, ports and link")                                    \
     X(verify_receipt, "check a receipt of a hand-off")
 
+/* The commit that this program was built from. */
+const char *iso_cli_commit(void);
+
 #define X(name, text) int iso_cmd_##name(int argc, char **argv);
 ISO_COMMAND_MAP(X)
 #undef X

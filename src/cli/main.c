@@ -23,6 +23,11 @@ static const struct command commands[] = {
 #undef X
 };
 
+const char *iso_cli_commit(void)
+{
+    return ISO_COMMIT;
+}
+
 static void print_help(FILE *f)
 {
     (void)fprintf(f, "isobit - one LLM inference on two machines, with the same bits on each\n\n"
