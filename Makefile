@@ -33,7 +33,7 @@ ISO_CFLAGS := -std=c11 -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion 
 PKG_CONFIG ?= $(if $(filter $(ARCH),$(shell uname -m)),pkg-config,$(ARCH)-linux-gnu-pkg-config)
 PKGS := libssl libcrypto sqlite3 jansson libpcre2-8 libutf8proc
 # Goals that need no library: they install them or only clean up.
-NO_LIBS := deps clean format demo check check-all help
+NO_LIBS := deps clean format demo check check-all check-cuda help
 ifneq ($(filter-out $(NO_LIBS),$(or $(MAKECMDGOALS),all)),)
 ifneq ($(shell $(PKG_CONFIG) --exists $(PKGS) && echo yes),yes)
 $(error a library is missing, run `make deps`: $(shell $(PKG_CONFIG) --print-errors --exists $(PKGS) 2>&1))
@@ -62,7 +62,9 @@ MAIN := $(BUILD)/src/cli/main.c.o
 OBJ := $(SRC:%=$(BUILD)/%.o)
 ifeq ($(CUDA),1)
 OBJ += $(patsubst %,$(BUILD)/%.o,$(wildcard src/*/*_cuda.cu src/*/*/*_cuda.cu))
-LDLIBS += -L$(dir $(shell readlink -f $$(command -v $(NVCC))))../lib64 -lcudart -lstdc++
+ISO_CPPFLAGS += -DISO_CUDA
+# Static: a machine without CUDA still starts the program and gets an error with a name.
+LDLIBS += -L$(dir $(shell readlink -f $$(command -v $(NVCC))))../lib64 -lcudart_static -lstdc++ -ldl -lrt
 endif
 LIB := $(filter-out $(MAIN),$(OBJ))
 ARCHIVE := $(BUILD)/libisobit.a
@@ -98,7 +100,7 @@ $(BUILD)/%.c.o: %.c Makefile
 	$(call say,CC,$<)$(CC) $(ISO_CPPFLAGS) $(CPPFLAGS) $(CFLAGS) $(ISO_CFLAGS) $(call isa,$<) -MMD -MP -c -o $@ $<
 $(BUILD)/%.cu.o: %.cu Makefile
 	@mkdir -p $(@D)
-	$(call say,NVCC,$<)$(NVCC) $(ISO_CPPFLAGS) -O2 -g -lineinfo -fmad=false -Xcompiler -ffp-contract=off $(GENCODE) -MMD -MP -c -o $@ $<
+	$(call say,NVCC,$<)$(NVCC) -std=c++17 $(filter-out -pthread,$(ISO_CPPFLAGS)) -O2 -g -lineinfo -fmad=false -Xcompiler -ffp-contract=off $(GENCODE) -MMD -MP -c -o $@ $<
 $(ARCHIVE): $(LIB)
 	@rm -f $@ && $(AR) rcs $@ $^
 AR ?= ar
@@ -117,6 +119,15 @@ $(TEST_BIN): $(BUILD)/%: $(BUILD)/%.c.o $$(call helpers,%) $(ARCHIVE)
 	$(call say,LD,$@)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
 $(BENCH_BIN): $(BUILD)/%: $(BUILD)/%.c.o $$(call helpers,%) $(ARCHIVE)
 	$(call say,LD,$@)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+
+# Programs that need a GPU: tests/cuda/gpu_*.c, bench/gpu_*.c; run by tools/check_cuda.sh.
+GPU_BIN := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/cuda/gpu_*.c bench/gpu_*.c))
+GPU_HELP := $(patsubst %,$(BUILD)/%.o,$(filter-out tests/cuda/gpu_%,$(wildcard tests/cuda/*.c)))
+$(GPU_BIN): $(BUILD)/%: $(BUILD)/%.c.o $(GPU_HELP) $(ARCHIVE)
+	$(call say,LD,$@)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+gpu: $(GPU_BIN) $(BUILD)/isobit
+check-cuda: deps
+	@bash tools/check_cuda.sh
 
 # libFuzzer targets: clang, sources compiled with coverage; FUZZ_SECONDS each.
 FUZZ_SECONDS ?= 60
@@ -143,6 +154,6 @@ clean:
 	rm -rf build compile_commands.json isobit
 help:
 	@sed -n '1,9s/^# //p' Makefile
-.PHONY: all deps demo check check-all unit bench fuzz lint isa-check headers compdb tidy format clean help FORCE
+.PHONY: all deps demo check check-all check-cuda gpu unit bench fuzz lint isa-check headers compdb tidy format clean help FORCE
 .SECONDARY:
 -include $(shell test -d $(BUILD) && find $(BUILD) -name '*.d')

@@ -80,7 +80,7 @@ static void check_model(const char *file, const char *folder, size_t n_lines)
     iso_engine *e = NULL;
     tools_ok(iso_engine_open(&e, &(struct iso_engine_options){
                                      .model_path = tiny_real_model(file), .n_ctx = 256, .n_batch = 64,
-                                     .n_threads = 2, .no_tokenizer = true}));
+                                     .n_threads = 1, .no_tokenizer = true}));
     iso_session *s = tools_session(e);
     tools_ok(iso_session_prefill(s, ids, n, NULL));
     size_t checked = 0;
