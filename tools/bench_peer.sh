@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# isobit and llama.cpp side by side in one run: the same file, threads and sizes, in turn, so that a noisy machine hurts both.
+# SPDX-License-Identifier: MIT
+# bench_peer.sh - isobit and llama.cpp side by side in one run: the same file, threads and sizes, in turn, so that a noisy machine hurts both.
 # usage: bench_peer.sh MODEL.gguf [threads (default: all)] [rounds (default 3)] [prompt (512)] [gen (64)]
 # Builds llama.cpp once into $PEER_DIR (default ~/.cache/isobit/peer-build). Prints CSV: round, program, test, tokens/s; then medians and ratios.
 set -euo pipefail
