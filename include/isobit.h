@@ -115,7 +115,8 @@ uint32_t iso_session_n_ctx(const iso_session *s);
 uint32_t iso_session_rewind(iso_session *s, uint32_t p);
 
 /* Logits [n_vocab] behind the last row of this session that asked for them, or NULL. Valid until the
- * next step of the engine. */
+ * next step of the engine, whoever takes it: threads that share an engine hold one lock of their own
+ * around a step and the reading of its logits. */
 const float *iso_session_logits(const iso_session *s);
 
 /* --- steps ------------------------------------------------------------------------------------ */
@@ -133,7 +134,8 @@ struct iso_row {
 };
 
 /* Runs rows through the model and appends their tokens to their sessions. On an error or
- * cancellation no session has changed.
+ * cancellation no session has changed in position, ids or visible pages; window pages that had
+ * expired may be gone, so a rewind may reach less far.
  *
  * cancel: read between layers; may be NULL fn.
  * Errors: ISO_E_ARG more rows than n_batch, unknown id (names row and id); ISO_E_CONTEXT a session

@@ -120,7 +120,8 @@ static enum iso_err read_heads(struct iso_hparams *hp, struct keys *k)
 }
 
 /* The linear scaling of positions, 1 for none. */
-static enum iso_err read_rope_factor(struct iso_hparams *hp, struct keys *k)
+static enum iso_err read_rope_factor(struct iso_hparams *hp, const struct iso_family *f,
+                                     struct keys *k)
 {
     const char *name = "rope.scale_linear"; /* the oldest files only have this key */
     hp->rope_factor = 1.0f;
@@ -135,6 +136,10 @@ static enum iso_err read_rope_factor(struct iso_hparams *hp, struct keys *k)
         name = "rope.scaling.factor";
     }
     ISO_TRY(iso_gguf_f32_or(&hp->rope_factor, k->g, key(k, name), 1.0f));
+    if (f->full_no_rope && hp->rope_factor != 1.0f) {
+        ISO_FAIL(ISO_E_UNSUPPORTED, "%s with a rope factor of %g: its full layers are not rotated", f->name,
+                 (double)hp->rope_factor);
+    }
     if (!(hp->rope_factor >= 1.0f && hp->rope_factor < 1e6f)) {
         ISO_FAIL(ISO_E_FORMAT, "%s is %g, allowed 1 to 10^6", k->buf, (double)hp->rope_factor);
     }
@@ -152,7 +157,7 @@ static enum iso_err read_rope(struct iso_hparams *hp, const struct iso_family *f
         ISO_FAIL(ISO_E_FORMAT, "rope base %g (window %g) is out of range", (double)hp->base_full,
                  (double)hp->base_window);
     }
-    return read_rope_factor(hp, k);
+    return read_rope_factor(hp, f, k);
 }
 
 static enum iso_err read_pattern(struct iso_hparams *hp, const struct iso_family *f, struct keys *k)

@@ -45,7 +45,7 @@ static void every_code_has_a_text(void **state)
         for (int k = 0; k < i; k++) assert_string_not_equal(text, iso_err_str((enum iso_err)k));
     }
     assert_string_equal(iso_err_str(ISO_ERR_COUNT), "unknown error");
-    assert_string_equal(iso_err_str((enum iso_err)-1), "unknown error");
+    assert_string_equal(iso_err_str((enum iso_err) - 1), "unknown error");
     assert_int_equal(ISO_OK, 0);
 }
 

@@ -27,7 +27,8 @@ static void refuse(const char *text, size_t len, enum iso_err want, const char *
     json_t *v = NULL;
     assert_int_equal(iso_json_parse(&v, text, len, 1 << 20, "the request"), want);
     assert_null(v);
-    if (strstr(iso_err_message(), why) == NULL || strstr(iso_err_message(), "the request") == NULL) {
+    if (strstr(iso_err_message(), why) == NULL ||
+        strstr(iso_err_message(), "the request") == NULL) {
         fail_msg("%s", iso_err_message());
     }
 }
@@ -38,11 +39,22 @@ static void bad_texts_are_refused(void **state)
     static const struct {
         const char *text, *why;
     } bad[] = {
-        {"", "line"},           {"{", "line 1"},          {"{\"a\":1,\n\"a\":2}", "line 2"},
-        {"[1,]", "line 1"},     {"1 2", "line 1"},        {"\"\xff\"", "line"},
-        {"{\"a\" 1}", "line"},  {"nul", "line"},          {"[1}", "line"},
-        {"{'a':1}", "line"},    {"\"\\ud800\"", "line"},  {"99999999999999999999", "big"},
-        {"[1] //", "line"},     {"{\"a\\u0000b\":1}", "line"}, {"NaN", "line"}, {"01", "line"},
+        {"", "line"},
+        {"{", "line 1"},
+        {"{\"a\":1,\n\"a\":2}", "line 2"},
+        {"[1,]", "line 1"},
+        {"1 2", "line 1"},
+        {"\"\xff\"", "line"},
+        {"{\"a\" 1}", "line"},
+        {"nul", "line"},
+        {"[1}", "line"},
+        {"{'a':1}", "line"},
+        {"\"\\ud800\"", "line"},
+        {"99999999999999999999", "big"},
+        {"[1] //", "line"},
+        {"{\"a\\u0000b\":1}", "line"},
+        {"NaN", "line"},
+        {"01", "line"},
     };
     for (size_t i = 0; i < ISO_COUNT(bad); i++) {
         refuse(bad[i].text, strlen(bad[i].text), ISO_E_FORMAT, bad[i].why);
@@ -63,8 +75,10 @@ static void depth_is_bounded(void **state)
         memset(text, '[', (size_t)depth);
         memset(text + depth, ']', (size_t)depth);
         text[2 * depth] = '\0';
-        if (depth <= ISO_JSON_MAX_DEPTH) json_decref(parse(text));
-        else refuse(text, 2 * (size_t)depth, ISO_E_LIMIT, "deeper than 64");
+        if (depth <= ISO_JSON_MAX_DEPTH)
+            json_decref(parse(text));
+        else
+            refuse(text, 2 * (size_t)depth, ISO_E_LIMIT, "deeper than 64");
     }
     memset(text, '[', DEEP);
     refuse(text, DEEP, ISO_E_LIMIT, "deeper than 64");
@@ -106,7 +120,8 @@ static void the_canonical_form_is_one_text(void **state)
 {
     (void)state;
     check_canonical(" { \"b\" : 1 , \"a\" : [ true , null ] } ", "{\"a\":[true,null],\"b\":1}");
-    check_canonical("{\"b\":{\"z\":0,\"y\":-0},\"B\":\"\",\"\":9}", "{\"\":9,\"B\":\"\",\"b\":{\"y\":0,\"z\":0}}");
+    check_canonical("{\"b\":{\"z\":0,\"y\":-0},\"B\":\"\",\"\":9}",
+                    "{\"\":9,\"B\":\"\",\"b\":{\"y\":0,\"z\":0}}");
     check_canonical("\"\\u00e9\\/\\n\\u0001\"", "\"\xc3\xa9/\\n\\u0001\"");
     check_canonical("\"\\u0000\"", "\"\\u0000\"");
     check_canonical("-9223372036854775808", "-9223372036854775808");
@@ -117,7 +132,8 @@ static void the_canonical_form_is_one_text(void **state)
 static void reals_and_full_buffers_are_refused(void **state)
 {
     (void)state;
-    static const char *const real[] = {"1.0", "[1,[2,{\"a\":0.5}]]", "1e3", "{\"a\":{\"b\":[1e-3]}}"};
+    static const char *const real[] = {"1.0", "[1,[2,{\"a\":0.5}]]", "1e3",
+                                       "{\"a\":{\"b\":[1e-3]}}"};
     struct iso_buf b;
     iso_buf_init(&b, 10);
     assert_int_equal(iso_buf_puts(&b, "keep"), ISO_OK);
@@ -138,7 +154,8 @@ static void reals_and_full_buffers_are_refused(void **state)
 static void members_are_typed(void **state)
 {
     (void)state;
-    json_t *o = parse("{\"s\":\"x\",\"n\":5,\"t\":true,\"o\":{},\"a\":[],\"z\":\"a\\u0000b\",\"r\":1.5}");
+    json_t *o =
+        parse("{\"s\":\"x\",\"n\":5,\"t\":true,\"o\":{},\"a\":[],\"z\":\"a\\u0000b\",\"r\":1.5}");
     const char *s = NULL;
     int64_t n = 0;
     bool t = false;
@@ -207,8 +224,8 @@ static void hexadecimal_is_exact(void **state)
     assert_int_equal(iso_hex_decode(b, 3, "0aF9Ab"), ISO_OK);
     assert_memory_equal(b, "\x0a\xf9\xab", 3);
     assert_int_equal(iso_hex_decode(b, 0, ""), ISO_OK);
-    static const char *const bad[] = {"", "0af9a", "0af9abc", "0af9abcd", "0af9ag", "0x9abc", " af9ab",
-                                      "0af9a\xff"};
+    static const char *const bad[] = {"",       "0af9a",  "0af9abc", "0af9abcd",
+                                      "0af9ag", "0x9abc", " af9ab",  "0af9a\xff"};
     for (size_t i = 0; i < ISO_COUNT(bad); i++) {
         assert_int_equal(iso_hex_decode(b, 3, bad[i]), ISO_E_FORMAT);
     }

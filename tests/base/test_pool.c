@@ -172,7 +172,8 @@ static void wrong_sizes_are_refused(void **state)
     assert_null(p);
 }
 
-/* --- rounding ----------------------------------------------------------------------------------- */
+/* --- rounding -----------------------------------------------------------------------------------
+ */
 
 static void *check_rounding(void *arg)
 {
@@ -200,7 +201,8 @@ static void another_rounding_mode_is_found(void **state)
     assert_int_equal(iso_fpenv_check(), ISO_OK);
 }
 
-/* --- system ------------------------------------------------------------------------------------- */
+/* --- system -------------------------------------------------------------------------------------
+ */
 
 static void the_system_is_described(void **state)
 {

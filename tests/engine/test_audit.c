@@ -19,8 +19,8 @@ struct received {
 
 static void receive(struct received *r, const char *arch)
 {
-    r->e = tools_engine(arch, &(struct iso_engine_options){.n_sessions = 2, .keep_expired = true,
-                                                           .staging = true});
+    r->e = tools_engine(
+        arch, &(struct iso_engine_options){.n_sessions = 2, .keep_expired = true, .staging = true});
     r->producer = tools_session(r->e);
     r->s = tools_session(r->e);
     r->ids = tools_ids(r->e, N, 77);
@@ -51,7 +51,10 @@ static void release(struct received *r)
     free(r->ids);
 }
 
-static bool audit(const struct received *r, const uint32_t *positions, size_t n, uint32_t *layer,
+static bool audit(const struct received *r,
+                  const uint32_t *positions,
+                  size_t n,
+                  uint32_t *layer,
                   uint32_t *position)
 {
     bool ok = false;
@@ -90,17 +93,22 @@ static void right_pages_pass(void **state)
 }
 
 /* One bit of a page, at a position's own slot. */
-static uint8_t *byte_of(const struct received *r, uint32_t layer, uint32_t head, uint32_t position,
-                        int part)
+static uint8_t *
+byte_of(const struct received *r, uint32_t layer, uint32_t head, uint32_t position, int part)
 {
     const uint32_t d = r->e->info.head_dim, t = position % P;
     uint8_t *page = iso_kv_staging_page(r->st, layer, head, position / P);
     switch (part) {
-    case 0: return page + t * d + d / 2 + 1;                          /* k_hi */
-    case 1: return page + iso_page_k_lo(d) + t * (d / 2) + 1;         /* k_lo */
-    case 2: return page + iso_page_v(d) + (size_t)(d - 1) * P + t;    /* v */
-    case 3: return page + iso_page_k_scale(d) + 4 * t;                /* k_scale, last bits */
-    default: return page + iso_page_v_scale(d) + 4 * t;               /* v_scale */
+    case 0:
+        return page + t * d + d / 2 + 1; /* k_hi */
+    case 1:
+        return page + iso_page_k_lo(d) + t * (d / 2) + 1; /* k_lo */
+    case 2:
+        return page + iso_page_v(d) + (size_t)(d - 1) * P + t; /* v */
+    case 3:
+        return page + iso_page_k_scale(d) + 4 * t; /* k_scale, last bits */
+    default:
+        return page + iso_page_v_scale(d) + 4 * t; /* v_scale */
     }
 }
 
@@ -144,7 +152,8 @@ static void a_wrong_earlier_position_is_found(void **state)
         static const uint8_t bit[] = {0x40, 0, 0x40, 0, 0};
         for (uint32_t l = 0; l + 1 < n_layers; l++) {
             for (int part = 0; part < 5; part++) {
-                const uint32_t bad = 290, audited[] = {291, 295, 303, 329}; /* within every window */
+                const uint32_t bad = 290,
+                               audited[] = {291, 295, 303, 329}; /* within every window */
                 uint8_t *p = byte_of(&r, l, 0, bad, part) + (part >= 3 ? 3 : 0);
                 if (part == 1) continue; /* low bits */
                 const uint8_t was = *p;
@@ -185,7 +194,8 @@ static void a_position_without_its_window_is_refused(void **state)
     iso_engine_close(e);
 }
 
-/* --- form --------------------------------------------------------------------------------------- */
+/* --- form ---------------------------------------------------------------------------------------
+ */
 
 static void set_f32(uint8_t *p, uint32_t bits)
 {
@@ -217,8 +227,8 @@ static void impossible_pages_are_refused(void **state)
         expect_form(page, d, P, NULL);
         uint8_t *const ks = page + iso_page_k_scale(d), *const vs = page + iso_page_v_scale(d);
         static const uint32_t good[] = {0, 0x2b800000, 0x3f800000, 0x717fffff};
-        static const uint32_t bad[] = {0x80000000, 0x2b7fffff, 0x71800000, 0xbf800000, 0x7f800000,
-                                       0x7fc00000, 1, 0xff800000};
+        static const uint32_t bad[] = {0x80000000, 0x2b7fffff, 0x71800000, 0xbf800000,
+                                       0x7f800000, 0x7fc00000, 1,          0xff800000};
         for (size_t k = 0; k < ISO_COUNT(good); k++) {
             set_f32(ks + 4 * 9, good[k]);
             set_f32(vs, good[k]);
@@ -276,8 +286,8 @@ static void written_pages_have_the_form(void **state)
         for (uint32_t l = 0; l < y->n_layers; l++) {
             for (uint32_t p = 0; p <= (N - 1) / P; p++) {
                 const uint32_t used = ISO_MIN((uint32_t)N - p * P, (uint32_t)P);
-                expect_form(iso_session_page(r.producer, l, y->n_kv_heads - 1, p), y->head_dim, used,
-                            NULL);
+                expect_form(iso_session_page(r.producer, l, y->n_kv_heads - 1, p), y->head_dim,
+                            used, NULL);
             }
         }
         release(&r);

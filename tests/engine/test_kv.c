@@ -17,7 +17,8 @@ struct pair {
     uint32_t n; /* tokens of the prompt; n-1 positions are handed over */
 };
 
-static void pair_init(struct pair *x, const char *arch, uint32_t n, const struct iso_engine_options *o)
+static void
+pair_init(struct pair *x, const char *arch, uint32_t n, const struct iso_engine_options *o)
 {
     *x = (struct pair){.n = n};
     x->pe = tools_engine(arch, &(struct iso_engine_options){.keep_expired = true});
@@ -137,7 +138,7 @@ static void a_discarded_set_leaves_no_trace(void **state)
             (void)receive(st, &x);
             uint8_t *page = iso_kv_staging_page(st, x.ce->info.n_layers - 1, 0, 499 / P);
             page[iso_page_v(x.ce->info.head_dim)] ^= 4; /* the flipped byte of K1 */
-            if (round == 1) { /* the session is used while pages arrive */
+            if (round == 1) {                           /* the session is used while pages arrive */
                 tools_run(x.c, other + 200, 20, 20, NULL);
                 assert_int_equal(iso_session_rewind(x.c, 200), 200);
             }
@@ -176,8 +177,8 @@ static void a_cut_takes_over_what_is_held(void **state)
             first[ISO_KV_FULL] = common / P;
             iso_kv_staging *st = NULL;
             tools_ok(iso_kv_stage(&st, x.c, x.n - 1, first));
-            assert_null(iso_kv_staging_page(st, x.ce->info.n_layers == 7 ? 5 : x.ce->info.n_layers - 2,
-                                            0, common / P - 1));
+            assert_null(iso_kv_staging_page(
+                st, x.ce->info.n_layers == 7 ? 5 : x.ce->info.n_layers - 2, 0, common / P - 1));
             (void)receive(st, &x);
             uint32_t layer = 0, position = 0;
             bool ok = false;
@@ -238,9 +239,9 @@ static void impossible_ranges_are_refused(void **state)
     } bad[] = {
         {1024, 0, 0, ISO_E_CONTEXT, "1024 positions and a token more"},
         {399, 8, 0, ISO_E_ARG, "pages 8 to 7"},
-        {399, 2, 0, ISO_E_ARG, "class 0 from 2 on"},  /* page 1 is only half there */
-        {399, 0, 6, ISO_E_ARG, "class 1 from 6 on"},  /* 399 sees 336 = page 5 */
-        {130, 1, 2, ISO_E_ARG, "class 1 from 2 on"},  /* page 1 again: window layers see it */
+        {399, 2, 0, ISO_E_ARG, "class 0 from 2 on"}, /* page 1 is only half there */
+        {399, 0, 6, ISO_E_ARG, "class 1 from 6 on"}, /* 399 sees 336 = page 5 */
+        {130, 1, 2, ISO_E_ARG, "class 1 from 2 on"}, /* page 1 again: window layers see it */
     };
     for (size_t i = 0; i < ISO_COUNT(bad); i++) {
         const uint32_t first[ISO_KV_CLASSES] = {bad[i].full, bad[i].window};
@@ -259,8 +260,9 @@ static void promises_are_kept(void **state)
     (void)state;
     for (size_t f = 0; f < N_FAMILIES; f += 3) {
         struct pair x;
-        pair_init(&x, tools_family[f], 900,
-                  &(struct iso_engine_options){.n_sessions = 3, .n_batch = 64, .keep_expired = true});
+        pair_init(
+            &x, tools_family[f], 900,
+            &(struct iso_engine_options){.n_sessions = 3, .n_batch = 64, .keep_expired = true});
         const uint32_t first[ISO_KV_CLASSES] = {0};
         int32_t *other = tools_ids(x.ce, 1024, 1);
         iso_kv_staging *a = NULL, *b = NULL;
@@ -278,8 +280,10 @@ static void promises_are_kept(void **state)
         }
         /* Its own pages and the staged ones together are more than this session's share. */
         iso_kv_discard(a);
-        for (int i = 0; i < 2; i++) assert_int_equal(x.ce->pool[i].n_reserved,
-            n_reserved[i] + (s[0] ? s[0]->reserved[i] : 0) + (s[1] ? s[1]->reserved[i] : 0));
+        for (int i = 0; i < 2; i++)
+            assert_int_equal(x.ce->pool[i].n_reserved, n_reserved[i] +
+                                                           (s[0] ? s[0]->reserved[i] : 0) +
+                                                           (s[1] ? s[1]->reserved[i] : 0));
         if (s[1] == NULL) tools_ok(iso_session_new(&s[1], x.ce, 0));
         tools_run(x.c, other + 700, 324, 64, NULL);
         /* Now all is promised: a set beyond the own share is refused with the counts. */
@@ -315,6 +319,75 @@ static void a_session_stays_within_its_share(void **state)
     pair_deinit(&x);
 }
 
+/* What a listener saw of the layers of one session. */
+struct seen {
+    uint32_t calls, n_layers, first, last;
+    uint8_t *pages; /* [n_layers][heads][2 pages] of the last two pages, as they were then */
+};
+
+static void on_ready(void *arg, iso_session *s, uint32_t layer, uint32_t first, uint32_t last)
+{
+    struct seen *x = arg;
+    const struct iso_kv_layout *y = iso_engine_kv_layout(iso_session_engine(s));
+    if (x->calls == x->n_layers) x->calls = 0; /* the next step */
+    assert_int_equal(layer, x->calls++);
+    x->first = first;
+    x->last = last;
+    free(iso_xalloc(1, 1)); /* may allocate */
+    for (uint32_t h = 0; h < y->n_kv_heads; h++) {
+        for (uint32_t p = (last - 1) / P ? (last - 1) / P - 1 : 0; p <= (last - 1) / P; p++) {
+            memcpy(x->pages + ((layer * y->n_kv_heads + h) * 2 + p % 2) * (size_t)y->page_bytes,
+                   iso_session_page(s, layer, h, p), y->page_bytes);
+        }
+    }
+}
+
+/* A producer may send a layer's pages when it is told: they do not change any more in this step. */
+static void ready_pages_are_final(void **state)
+{
+    (void)state;
+    for (size_t f = 0; f < N_FAMILIES; f++) {
+        iso_engine *e = tools_engine(
+            tools_family[f], &(struct iso_engine_options){.n_sessions = 2, .keep_expired = true});
+        const struct iso_kv_layout *y = iso_engine_kv_layout(e);
+        iso_session *a = tools_session(e), *b = tools_session(e);
+        int32_t *ids = tools_ids(e, 300, 1);
+        struct seen x = {.n_layers = y->n_layers};
+        x.pages = iso_xalloc((size_t)y->n_layers * y->n_kv_heads * 2, y->page_bytes);
+        iso_session_on_ready(b, on_ready, &x);
+        for (uint32_t at = 0; at < 300; at += 75) {
+            struct iso_row rows[150];
+            for (uint32_t i = 0; i < 75; i++) {
+                rows[i] = (struct iso_row){a, ids[299 - i], ISO_OUTPUT_NONE};
+                rows[75 + i] = (struct iso_row){b, ids[at + i], ISO_OUTPUT_NONE};
+            }
+            tools_ok(iso_step(e, rows, 150, NULL));
+            assert_int_equal(x.calls, y->n_layers);
+            assert_int_equal(x.first, at);
+            assert_int_equal(x.last, at + 75);
+            const uint32_t last = (at + 74) / P;
+            for (uint32_t l = 0; l < y->n_layers; l++) {
+                for (uint32_t h = 0; h < y->n_kv_heads; h++) {
+                    for (uint32_t p = last ? last - 1 : 0; p <= last; p++) {
+                        assert_memory_equal(iso_session_page(b, l, h, p),
+                                            x.pages + ((l * y->n_kv_heads + h) * 2 + p % 2) *
+                                                          (size_t)y->page_bytes,
+                                            y->page_bytes);
+                    }
+                }
+            }
+        }
+        iso_session_on_ready(b, NULL, NULL);
+        tools_ok(iso_session_decode(b, 1));
+        assert_int_equal(x.last, 300); /* not told any more */
+        free(x.pages);
+        free(ids);
+        iso_session_free(a);
+        iso_session_free(b);
+        iso_engine_close(e);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -325,6 +398,7 @@ int main(void)
         cmocka_unit_test(impossible_ranges_are_refused),
         cmocka_unit_test(promises_are_kept),
         cmocka_unit_test(a_session_stays_within_its_share),
+        cmocka_unit_test(ready_pages_are_final),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * test_no_alloc.c - nothing allocates between two tokens: every malloc of the process is counted. */
+ * test_no_alloc.c - nothing allocates between two tokens: every malloc of the process is counted.
+ */
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -81,7 +82,8 @@ static void nothing_allocates_between_two_tokens(void **state)
         const unsigned long before = g_calls;
         tools_ok(iso_session_prefill(s, ids, 600, NULL));
         for (int i = 0; i < 50; i++) {
-            const int32_t id = iso_sampler_pick(sampler, iso_session_logits(s), iso_session_position(s));
+            const int32_t id =
+                iso_sampler_pick(sampler, iso_session_logits(s), iso_session_position(s));
             iso_sampler_seen(sampler, id);
             tools_ok(iso_session_decode(s, id));
         }

@@ -46,8 +46,9 @@ static void check_line(const char *line, const float *logits, size_t n_vocab, si
     struct iso_sampler_params p = ISO_SAMPLER_PLAIN;
     unsigned long position = 0;
     int used = 0;
-    if (sscanf(line, "temp %f top_k %u top_p %f min_p %f position %lu seeds 0..63:%n", &p.temperature,
-               &p.top_k, &p.top_p, &p.min_p, &position, &used) != 5 || used == 0) {
+    if (sscanf(line, "temp %f top_k %u top_p %f min_p %f position %lu seeds 0..63:%n",
+               &p.temperature, &p.top_k, &p.top_p, &p.min_p, &position, &used) != 5 ||
+        used == 0) {
         fail_msg("cannot read: %.80s", line);
     }
     assert_int_equal(position, n_prompt);
@@ -78,9 +79,11 @@ static void check_model(const char *file, const char *folder, size_t n_lines)
     (void)snprintf(path, sizeof(path), "tests/golden/%s/short.samples", folder);
     char *text = slurp(path);
     iso_engine *e = NULL;
-    tools_ok(iso_engine_open(&e, &(struct iso_engine_options){
-                                     .model_path = tiny_real_model(file), .n_ctx = 256, .n_batch = 64,
-                                     .n_threads = 1, .no_tokenizer = true}));
+    tools_ok(iso_engine_open(&e, &(struct iso_engine_options){.model_path = tiny_real_model(file),
+                                                              .n_ctx = 256,
+                                                              .n_batch = 64,
+                                                              .n_threads = 1,
+                                                              .no_tokenizer = true}));
     iso_session *s = tools_session(e);
     tools_ok(iso_session_prefill(s, ids, n, NULL));
     size_t checked = 0;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * test_family.c - hyper-parameters of real files; everything a model file may get wrong, by name. */
+ * test_family.c - hyper-parameters of real files; everything a model file may get wrong, by name.
+ */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,8 +29,8 @@ static int close_device(void **state)
 static void expect(enum iso_err err, enum iso_err want, const char *const *text, size_t n)
 {
     if (err != want) {
-        fail_msg("got %d (%s), want %s %s", (int)err, err ? iso_err_detail() : "", iso_err_str(want),
-                 text[0]);
+        fail_msg("got %d (%s), want %s %s", (int)err, err ? iso_err_detail() : "",
+                 iso_err_str(want), text[0]);
     }
     for (size_t i = 0; i < n && text[i]; i++) {
         if (strstr(iso_err_message(), text[i]) == NULL) {
@@ -66,7 +67,8 @@ static enum iso_err bind_spec(const struct tiny_spec *s)
     return err;
 }
 
-/* --- real files --------------------------------------------------------------------------------- */
+/* --- real files ---------------------------------------------------------------------------------
+ */
 
 struct real {
     const char *file, *family;
@@ -129,27 +131,70 @@ static void real_files_have_their_parameters(void **state)
     }
 }
 
-/* --- keys --------------------------------------------------------------------------------------- */
+/* --- keys ---------------------------------------------------------------------------------------
+ */
 
-static void experts(struct tiny_model *m) { tiny_u32(m, "*.expert_count", 8); }
-static void yarn(struct tiny_model *m) { tiny_str(m, "*.rope.scaling.type", "yarn"); }
-static void not_causal(struct tiny_model *m) { tiny_bool(m, "*.attention.causal", false); }
-static void parallel(struct tiny_model *m) { tiny_bool(m, "*.use_parallel_residual", true); }
+static void experts(struct tiny_model *m)
+{
+    tiny_u32(m, "*.expert_count", 8);
+}
+static void yarn(struct tiny_model *m)
+{
+    tiny_str(m, "*.rope.scaling.type", "yarn");
+}
+static void not_causal(struct tiny_model *m)
+{
+    tiny_bool(m, "*.attention.causal", false);
+}
+static void parallel(struct tiny_model *m)
+{
+    tiny_bool(m, "*.use_parallel_residual", true);
+}
 static void linear_zero(struct tiny_model *m)
 {
     tiny_str(m, "*.rope.scaling.type", "linear");
     tiny_f32(m, "*.rope.scaling.factor", 0.0f);
 }
-static void old_linear_zero(struct tiny_model *m) { tiny_f32(m, "*.rope.scale_linear", 0.0f); }
-static void old_linear_negative(struct tiny_model *m) { tiny_f32(m, "*.rope.scale_linear", -4.0f); }
-static void rot_odd(struct tiny_model *m) { tiny_u32(m, "*.rope.dimension_count", 7); }
-static void rot_wide(struct tiny_model *m) { tiny_u32(m, "*.rope.dimension_count", 18); }
-static void rot_none(struct tiny_model *m) { tiny_u32(m, "*.rope.dimension_count", 0); }
-static void vocab_other(struct tiny_model *m) { tiny_u32(m, "*.vocab_size", 301); }
-static void cap_nan(struct tiny_model *m) { tiny_f32(m, "*.attn_logit_softcapping", NAN); }
-static void cap_tiny(struct tiny_model *m) { tiny_f32(m, "*.final_logit_softcapping", 0x1p-40f); }
-static void scale_zero(struct tiny_model *m) { tiny_f32(m, "*.logit_scale", 0.0f); }
-static void base_zero(struct tiny_model *m) { tiny_f32(m, "*.rope.freq_base", 0.0f); }
+static void old_linear_zero(struct tiny_model *m)
+{
+    tiny_f32(m, "*.rope.scale_linear", 0.0f);
+}
+static void old_linear_negative(struct tiny_model *m)
+{
+    tiny_f32(m, "*.rope.scale_linear", -4.0f);
+}
+static void rot_odd(struct tiny_model *m)
+{
+    tiny_u32(m, "*.rope.dimension_count", 7);
+}
+static void rot_wide(struct tiny_model *m)
+{
+    tiny_u32(m, "*.rope.dimension_count", 18);
+}
+static void rot_none(struct tiny_model *m)
+{
+    tiny_u32(m, "*.rope.dimension_count", 0);
+}
+static void vocab_other(struct tiny_model *m)
+{
+    tiny_u32(m, "*.vocab_size", 301);
+}
+static void cap_nan(struct tiny_model *m)
+{
+    tiny_f32(m, "*.attn_logit_softcapping", NAN);
+}
+static void cap_tiny(struct tiny_model *m)
+{
+    tiny_f32(m, "*.final_logit_softcapping", 0x1p-40f);
+}
+static void scale_zero(struct tiny_model *m)
+{
+    tiny_f32(m, "*.logit_scale", 0.0f);
+}
+static void base_zero(struct tiny_model *m)
+{
+    tiny_f32(m, "*.rope.freq_base", 0.0f);
+}
 static void eps_zero(struct tiny_model *m)
 {
     tiny_f32(m, "*.attention.layer_norm_rms_epsilon", 0.0f);
@@ -158,18 +203,54 @@ static void eps_text(struct tiny_model *m)
 {
     tiny_str(m, "*.attention.layer_norm_rms_epsilon", "small");
 }
-static void blocks_100000(struct tiny_model *m) { tiny_u32(m, "*.block_count", 100000); }
-static void blocks_513(struct tiny_model *m) { tiny_u32(m, "*.block_count", 513); }
-static void blocks_0(struct tiny_model *m) { tiny_u32(m, "*.block_count", 0); }
-static void context_huge(struct tiny_model *m) { tiny_u32(m, "*.context_length", 1u << 25); }
-static void embd_48(struct tiny_model *m) { tiny_u32(m, "*.embedding_length", 48); }
-static void heads_3(struct tiny_model *m) { tiny_u32(m, "*.attention.head_count", 3); }
-static void kv_5(struct tiny_model *m) { tiny_u32(m, "*.attention.head_count_kv", 5); }
-static void heads_200(struct tiny_model *m) { tiny_u32(m, "*.attention.head_count", 200); }
-static void key_24(struct tiny_model *m) { tiny_u32(m, "*.attention.key_length", 24); }
-static void key_512(struct tiny_model *m) { tiny_u32(m, "*.attention.key_length", 512); }
-static void value_32(struct tiny_model *m) { tiny_u32(m, "*.attention.value_length", 32); }
-static void arch_mamba(struct tiny_model *m) { tiny_str(m, "general.architecture", "mamba"); }
+static void blocks_100000(struct tiny_model *m)
+{
+    tiny_u32(m, "*.block_count", 100000);
+}
+static void blocks_513(struct tiny_model *m)
+{
+    tiny_u32(m, "*.block_count", 513);
+}
+static void blocks_0(struct tiny_model *m)
+{
+    tiny_u32(m, "*.block_count", 0);
+}
+static void context_huge(struct tiny_model *m)
+{
+    tiny_u32(m, "*.context_length", 1u << 25);
+}
+static void embd_48(struct tiny_model *m)
+{
+    tiny_u32(m, "*.embedding_length", 48);
+}
+static void heads_3(struct tiny_model *m)
+{
+    tiny_u32(m, "*.attention.head_count", 3);
+}
+static void kv_5(struct tiny_model *m)
+{
+    tiny_u32(m, "*.attention.head_count_kv", 5);
+}
+static void heads_200(struct tiny_model *m)
+{
+    tiny_u32(m, "*.attention.head_count", 200);
+}
+static void key_24(struct tiny_model *m)
+{
+    tiny_u32(m, "*.attention.key_length", 24);
+}
+static void key_512(struct tiny_model *m)
+{
+    tiny_u32(m, "*.attention.key_length", 512);
+}
+static void value_32(struct tiny_model *m)
+{
+    tiny_u32(m, "*.attention.value_length", 32);
+}
+static void arch_mamba(struct tiny_model *m)
+{
+    tiny_str(m, "general.architecture", "mamba");
+}
 static void pattern_zero(struct tiny_model *m)
 {
     tiny_u32(m, "*.attention.sliding_window_pattern", 0);
@@ -209,7 +290,11 @@ static const struct key_case key_cases[] = {
     {"llama", "*.attention.head_count_kv", kv_5, ISO_E_LIMIT, {"head_count_kv is 5", "limit 4"}},
     {"llama", "*.attention.key_length", key_24, ISO_E_UNSUPPORTED, {"head size 24", "16"}},
     {"llama", "*.attention.key_length", key_512, ISO_E_UNSUPPORTED, {"head size 512", "256"}},
-    {"llama", "*.attention.value_length", value_32, ISO_E_UNSUPPORTED, {"head size 16", "values 32"}},
+    {"llama",
+     "*.attention.value_length",
+     value_32,
+     ISO_E_UNSUPPORTED,
+     {"head size 16", "values 32"}},
     {"llama", NULL, linear_zero, ISO_E_FORMAT, {"rope.scaling.factor is 0", NULL}},
     {"llama", NULL, old_linear_zero, ISO_E_FORMAT, {"rope.scale_linear is 0", NULL}},
     {"llama", NULL, old_linear_negative, ISO_E_FORMAT, {"rope.scale_linear is -4", NULL}},
@@ -223,14 +308,30 @@ static const struct key_case key_cases[] = {
     {"llama", NULL, scale_zero, ISO_E_FORMAT, {"logit_scale is 0", NULL}},
     {"llama", "*.attention.layer_norm_rms_epsilon", eps_zero, ISO_E_FORMAT, {"epsilon is 0", NULL}},
     {"llama", "*.attention.layer_norm_rms_epsilon", eps_text, ISO_E_FORMAT, {"epsilon", NULL}},
-    {"gemma3", "*.attention.sliding_window", NULL, ISO_E_FORMAT, {"attention.sliding_window", NULL}},
-    {"muse-glimmer", "*.attention.sliding_window_pattern", NULL, ISO_E_FORMAT,
+    {"gemma3",
+     "*.attention.sliding_window",
+     NULL,
+     ISO_E_FORMAT,
+     {"attention.sliding_window", NULL}},
+    {"muse-glimmer",
+     "*.attention.sliding_window_pattern",
+     NULL,
+     ISO_E_FORMAT,
      {"muse-glimmer.attention.sliding_window_pattern is missing", NULL}},
-    {"muse-glimmer", "*.attention.sliding_window_pattern", pattern_zero, ISO_E_FORMAT,
+    {"muse-glimmer",
+     "*.attention.sliding_window_pattern",
+     pattern_zero,
+     ISO_E_FORMAT,
      {"sliding_window_pattern is 0", NULL}},
-    {"muse-glimmer", "*.attention.sliding_window_pattern", pattern_all, ISO_E_UNSUPPORTED,
+    {"muse-glimmer",
+     "*.attention.sliding_window_pattern",
+     pattern_all,
+     ISO_E_UNSUPPORTED,
      {"without full layers", NULL}},
-    {"muse-glimmer", "*.attention.sliding_window_pattern", pattern_short, ISO_E_FORMAT,
+    {"muse-glimmer",
+     "*.attention.sliding_window_pattern",
+     pattern_short,
+     ISO_E_FORMAT,
      {"4 elements, expected 5 flags", NULL}},
 };
 
@@ -275,7 +376,8 @@ static void right_files_are_accepted(void **state)
     tiny_model_deinit(&m);
 }
 
-/* --- tensors ------------------------------------------------------------------------------------ */
+/* --- tensors ------------------------------------------------------------------------------------
+ */
 
 static void stranger(struct tiny_model *m)
 {
@@ -297,11 +399,26 @@ static void norm_wrong_type(struct tiny_model *m)
 {
     tiny_matrix(m, "blk.1.attn_norm.weight", ISO_TYPE_F16, 0x30, 64, 1);
 }
-static void freqs_wrong_length(struct tiny_model *m) { tiny_vector(m, "rope_freqs.weight", 4, 1, 0); }
-static void freqs_too_small(struct tiny_model *m) { tiny_vector(m, "rope_freqs.weight", 8, 0.1f, 0); }
-static void scale_huge(struct tiny_model *m) { tiny_vector(m, "blk.1.attn_q.scale", 1, 0x1p31f, 0); }
-static void scale_negative(struct tiny_model *m) { tiny_vector(m, "blk.1.attn_q.scale", 1, -1.0f, 0); }
-static void scale_long(struct tiny_model *m) { tiny_vector(m, "blk.1.attn_q.scale", 2, 1.0f, 0); }
+static void freqs_wrong_length(struct tiny_model *m)
+{
+    tiny_vector(m, "rope_freqs.weight", 4, 1, 0);
+}
+static void freqs_too_small(struct tiny_model *m)
+{
+    tiny_vector(m, "rope_freqs.weight", 8, 0.1f, 0);
+}
+static void scale_huge(struct tiny_model *m)
+{
+    tiny_vector(m, "blk.1.attn_q.scale", 1, 0x1p31f, 0);
+}
+static void scale_negative(struct tiny_model *m)
+{
+    tiny_vector(m, "blk.1.attn_q.scale", 1, -1.0f, 0);
+}
+static void scale_long(struct tiny_model *m)
+{
+    tiny_vector(m, "blk.1.attn_q.scale", 2, 1.0f, 0);
+}
 static void q_norm_4(struct tiny_model *m)
 {
     tiny_vector(m, "blk.2.attn_q_norm.weight", 16, 4.0f, 0);
@@ -321,20 +438,43 @@ static const struct key_case tensor_cases[] = {
     {"qwen2", "blk.1.attn_k.bias", NULL, ISO_E_FORMAT, {"blk.1.attn_k.bias is missing", NULL}},
     {"gemma3", "blk.6.post_ffw_norm.weight", NULL, ISO_E_FORMAT, {"blk.6.post_ffw_norm", NULL}},
     {"muse-glimmer", "blk.0.attn_gate.weight", NULL, ISO_E_FORMAT, {"blk.0.attn_gate", NULL}},
-    {"llama", "blk.1.attn_q.weight", q_wrong_shape, ISO_E_FORMAT,
+    {"llama",
+     "blk.1.attn_q.weight",
+     q_wrong_shape,
+     ISO_E_FORMAT,
      {"blk.1.attn_q.weight is 64 x 96", "expected 64 x 64"}},
-    {"llama", "blk.1.attn_norm.weight", norm_wrong_length, ISO_E_FORMAT,
+    {"llama",
+     "blk.1.attn_norm.weight",
+     norm_wrong_length,
+     ISO_E_FORMAT,
      {"blk.1.attn_norm.weight has 32", "expected 64"}},
-    {"llama", "blk.1.attn_norm.weight", norm_wrong_type, ISO_E_FORMAT,
+    {"llama",
+     "blk.1.attn_norm.weight",
+     norm_wrong_type,
+     ISO_E_FORMAT,
      {"blk.1.attn_norm.weight is F16", "must be F32"}},
-    {"llama", "rope_freqs.weight", freqs_wrong_length, ISO_E_FORMAT, {"4 values, expected 8", NULL}},
-    {"llama", "rope_freqs.weight", freqs_too_small, ISO_E_FORMAT, {"rope_freqs.weight[0] is 0.1", NULL}},
+    {"llama",
+     "rope_freqs.weight",
+     freqs_wrong_length,
+     ISO_E_FORMAT,
+     {"4 values, expected 8", NULL}},
+    {"llama",
+     "rope_freqs.weight",
+     freqs_too_small,
+     ISO_E_FORMAT,
+     {"rope_freqs.weight[0] is 0.1", NULL}},
     {"llama", NULL, scale_huge, ISO_E_FORMAT, {"blk.1.attn_q.scale is 2.14748e+09", NULL}},
     {"llama", NULL, scale_negative, ISO_E_FORMAT, {"blk.1.attn_q.scale is -1", NULL}},
     {"llama", NULL, scale_long, ISO_E_FORMAT, {"blk.1.attn_q.scale must be one", NULL}},
-    {"muse-glimmer", "blk.2.attn_q_norm.weight", q_norm_4, ISO_E_FORMAT,
+    {"muse-glimmer",
+     "blk.2.attn_q_norm.weight",
+     q_norm_4,
+     ISO_E_FORMAT,
      {"blk.2.attn_q_norm.weight[0] is 4", "must be 3.87"}},
-    {"muse-glimmer", "blk.2.attn_k_norm.weight", k_norm_2, ISO_E_FORMAT,
+    {"muse-glimmer",
+     "blk.2.attn_k_norm.weight",
+     k_norm_2,
+     ISO_E_FORMAT,
      {"blk.2.attn_k_norm.weight[0]", "must be 1"}},
 };
 
@@ -354,38 +494,75 @@ static void bad_tensors_are_refused_by_name(void **state)
     }
 }
 
+static const struct {
+    const char *arch, *tensor;
+    size_t row, at;
+    uint8_t bytes[4];
+    size_t n;
+    const char *text[2];
+} number_cases[] = {
+    {"llama",
+     "blk.1.attn_q.weight",
+     63,
+     126,
+     {0x00, 0x7e},
+     2,
+     {"blk.1.attn_q.weight, row 63", "F16"}},
+    {"llama",
+     "blk.0.attn_k.weight",
+     5,
+     34,
+     {0x00, 0x7c},
+     2,
+     {"blk.0.attn_k.weight, row 5", "Q8_0"}},
+    {"llama", "blk.0.attn_k.weight", 5, 0, {0x00, 0xfc}, 2, {"blk.0.attn_k.weight, row 5", "Q8_0"}},
+    {"llama", "blk.2.attn_v.weight", 31, 20, {1, 0x7c}, 2, {"blk.2.attn_v.weight, row 31", "Q4_1"}},
+    {"llama", "blk.2.attn_v.weight", 0, 2, {1, 0xfe}, 2, {"blk.2.attn_v.weight, row 0", "Q4_1"}},
+    {"llama",
+     "blk.2.attn_output.weight",
+     0,
+     22,
+     {0, 0x7c},
+     2,
+     {"attn_output.weight, row 0", "Q5_0"}},
+    {"llama", "blk.1.ffn_up.weight", 95, 17, {228}, 1, {"blk.1.ffn_up.weight, row 95", "MXFP4"}},
+    {"llama",
+     "blk.1.ffn_norm.weight",
+     0,
+     4,
+     {0, 0, 0xc0, 0x7f},
+     4,
+     {"blk.1.ffn_norm.weight", "F32"}},
+    {"llama",
+     "blk.1.ffn_norm.weight",
+     0,
+     252,
+     {0, 0, 0x80, 0xff},
+     4,
+     {"blk.1.ffn_norm.weight", "F32"}},
+    {"llama", "output_norm.weight", 0, 0, {0, 0, 0x80, 0x71}, 4, {"output_norm.weight", "2^100"}},
+    {"llama", "token_embd.weight", 299, 0, {0, 0x7d}, 2, {"token_embd.weight, row 299", "Q8_0"}},
+    {"qwen2", "blk.2.attn_v.bias", 0, 60, {1, 0, 0x80, 0x7f}, 4, {"blk.2.attn_v.bias", "F32"}},
+    {"muse-glimmer",
+     "blk.4.attn_gate.weight",
+     1,
+     18,
+     {0, 0x7c},
+     2,
+     {"attn_gate.weight, row 1", "Q4_0"}},
+};
+
 /* D9: numbers outside the domain, at load, by tensor and row. */
 static void bad_numbers_are_refused_by_row(void **state)
 {
     (void)state;
-    static const struct {
-        const char *arch, *tensor;
-        size_t row, at;
-        uint8_t bytes[4];
-        size_t n;
-        const char *text[2];
-    } cases[] = {
-        {"llama", "blk.1.attn_q.weight", 63, 126, {0x00, 0x7e}, 2, {"blk.1.attn_q.weight, row 63", "F16"}},
-        {"llama", "blk.0.attn_k.weight", 5, 34, {0x00, 0x7c}, 2, {"blk.0.attn_k.weight, row 5", "Q8_0"}},
-        {"llama", "blk.0.attn_k.weight", 5, 0, {0x00, 0xfc}, 2, {"blk.0.attn_k.weight, row 5", "Q8_0"}},
-        {"llama", "blk.2.attn_v.weight", 31, 20, {1, 0x7c}, 2, {"blk.2.attn_v.weight, row 31", "Q4_1"}},
-        {"llama", "blk.2.attn_v.weight", 0, 2, {1, 0xfe}, 2, {"blk.2.attn_v.weight, row 0", "Q4_1"}},
-        {"llama", "blk.2.attn_output.weight", 0, 22, {0, 0x7c}, 2, {"attn_output.weight, row 0", "Q5_0"}},
-        {"llama", "blk.1.ffn_up.weight", 95, 17, {228}, 1, {"blk.1.ffn_up.weight, row 95", "MXFP4"}},
-        {"llama", "blk.1.ffn_norm.weight", 0, 4, {0, 0, 0xc0, 0x7f}, 4, {"blk.1.ffn_norm.weight", "F32"}},
-        {"llama", "blk.1.ffn_norm.weight", 0, 252, {0, 0, 0x80, 0xff}, 4, {"blk.1.ffn_norm.weight", "F32"}},
-        {"llama", "output_norm.weight", 0, 0, {0, 0, 0x80, 0x71}, 4, {"output_norm.weight", "2^100"}},
-        {"llama", "token_embd.weight", 299, 0, {0, 0x7d}, 2, {"token_embd.weight, row 299", "Q8_0"}},
-        {"qwen2", "blk.2.attn_v.bias", 0, 60, {1, 0, 0x80, 0x7f}, 4, {"blk.2.attn_v.bias", "F32"}},
-        {"muse-glimmer", "blk.4.attn_gate.weight", 1, 18, {0, 0x7c}, 2, {"attn_gate.weight, row 1", "Q4_0"}},
-    };
-    for (size_t i = 0; i < ISO_COUNT(cases); i++) {
-        const struct tiny_spec s = tiny_spec(cases[i].arch);
+    for (size_t i = 0; i < ISO_COUNT(number_cases); i++) {
+        const struct tiny_spec s = tiny_spec(number_cases[i].arch);
         struct tiny_model m;
         tiny_model_init(&m, &s);
-        uint8_t *p = tiny_at(&m, cases[i].tensor, cases[i].row, cases[i].at);
-        memcpy(p, cases[i].bytes, cases[i].n);
-        expect(bind(&m), ISO_E_FORMAT, cases[i].text, 2);
+        uint8_t *p = tiny_at(&m, number_cases[i].tensor, number_cases[i].row, number_cases[i].at);
+        memcpy(p, number_cases[i].bytes, number_cases[i].n);
+        expect(bind(&m), ISO_E_FORMAT, number_cases[i].text, 2);
         tiny_model_deinit(&m);
     }
 }
@@ -412,9 +589,9 @@ static void every_type_is_checked(void **state)
     static const struct {
         enum iso_type type;
         size_t at;
-    } f16[] = {{ISO_TYPE_F16, 0},  {ISO_TYPE_Q4_0, 0}, {ISO_TYPE_Q4_1, 0}, {ISO_TYPE_Q4_1, 2},
-               {ISO_TYPE_Q5_0, 0}, {ISO_TYPE_Q5_1, 0}, {ISO_TYPE_Q5_1, 2}, {ISO_TYPE_Q8_0, 0},
-               {ISO_TYPE_Q4_K, 0}, {ISO_TYPE_Q4_K, 2}, {ISO_TYPE_Q5_K, 0}, {ISO_TYPE_Q5_K, 2},
+    } f16[] = {{ISO_TYPE_F16, 0},    {ISO_TYPE_Q4_0, 0},  {ISO_TYPE_Q4_1, 0}, {ISO_TYPE_Q4_1, 2},
+               {ISO_TYPE_Q5_0, 0},   {ISO_TYPE_Q5_1, 0},  {ISO_TYPE_Q5_1, 2}, {ISO_TYPE_Q8_0, 0},
+               {ISO_TYPE_Q4_K, 0},   {ISO_TYPE_Q4_K, 2},  {ISO_TYPE_Q5_K, 0}, {ISO_TYPE_Q5_K, 2},
                {ISO_TYPE_Q6_K, 208}, {ISO_TYPE_IQ4_NL, 0}};
     static uint8_t data[4 * 512 * 4];
     for (size_t i = 0; i < ISO_COUNT(f16); i++) {
@@ -426,8 +603,12 @@ static void every_type_is_checked(void **state)
                 if (f16[k].type == f16[i].type) memset(data + at + f16[k].at, 0x7b, 2);
             }
         }
-        const struct iso_gguf_tensor t = {.name = "t", .type = f16[i].type, .n_dims = 2,
-                                          .dims = {512, 3, 1, 1}, .data = data, .size_bytes = 3 * row};
+        const struct iso_gguf_tensor t = {.name = "t",
+                                          .type = f16[i].type,
+                                          .n_dims = 2,
+                                          .dims = {512, 3, 1, 1},
+                                          .data = data,
+                                          .size_bytes = 3 * row};
         tiny_ok(iso_tensor_check(&t, 0, 3));
         data[3 * row - block + f16[i].at + 1] = 0xfd; /* a NaN in the last block of the last row */
         tiny_ok(iso_tensor_check(&t, 0, 2));
@@ -435,11 +616,11 @@ static void every_type_is_checked(void **state)
         expect(iso_tensor_check(&t, 1, 3), ISO_E_FORMAT, text, 1);
     }
     memset(data, 0xff, sizeof(data));
-    const struct iso_gguf_tensor nv = {.name = "t", .type = ISO_TYPE_NVFP4, .n_dims = 2,
-                                       .dims = {512, 3, 1, 1}, .data = data};
+    const struct iso_gguf_tensor nv = {
+        .name = "t", .type = ISO_TYPE_NVFP4, .n_dims = 2, .dims = {512, 3, 1, 1}, .data = data};
     tiny_ok(iso_tensor_check(&nv, 0, 3)); /* every byte is a finite scale */
-    const struct iso_gguf_tensor bf = {.name = "t", .type = ISO_TYPE_BF16, .n_dims = 2,
-                                       .dims = {512, 1, 1, 1}, .data = data};
+    const struct iso_gguf_tensor bf = {
+        .name = "t", .type = ISO_TYPE_BF16, .n_dims = 2, .dims = {512, 1, 1, 1}, .data = data};
     static const char *const text[] = {"row 0", "BF16"};
     expect(iso_tensor_check(&bf, 0, 1), ISO_E_FORMAT, text, 2);
 }

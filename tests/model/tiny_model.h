@@ -32,8 +32,8 @@ struct tiny_spec {
     uint32_t n_layers, n_embd, n_ff, n_heads, n_kv_heads, head_dim, n_vocab, n_ctx;
     uint32_t window, period; /* 0: no window layers */
     uint64_t seed;
-    const char *without;                    /* key or tensor that is left out */
-    void (*extra)(struct tiny_model *m);    /* adds keys and tensors */
+    const char *without;                 /* key or tensor that is left out */
+    void (*extra)(struct tiny_model *m); /* adds keys and tensors */
 };
 
 struct tiny_tensor {
@@ -52,8 +52,16 @@ struct tiny_model {
 /* The usual tiny model of a family. */
 static inline struct tiny_spec tiny_spec(const char *arch)
 {
-    struct tiny_spec s = {.arch = arch, .n_layers = 3, .n_embd = 64, .n_ff = 96, .n_heads = 4,
-                          .n_kv_heads = 2, .head_dim = 16, .n_vocab = 300, .n_ctx = 4096, .seed = 7};
+    struct tiny_spec s = {.arch = arch,
+                          .n_layers = 3,
+                          .n_embd = 64,
+                          .n_ff = 96,
+                          .n_heads = 4,
+                          .n_kv_heads = 2,
+                          .head_dim = 16,
+                          .n_vocab = 300,
+                          .n_ctx = 4096,
+                          .seed = 7};
     if (strcmp(arch, "qwen2") == 0) s.n_kv_heads = 1;
     if (strcmp(arch, "qwen3") == 0) s.head_dim = 32;
     if (strcmp(arch, "gemma3") == 0) {
@@ -92,12 +100,14 @@ static inline void tiny_put_str(struct iso_buf *b, const char *s)
 }
 
 /* A key with its value's bytes. "*.name" stands for the architecture's. */
-static inline void tiny_key(struct tiny_model *m, const char *name, uint32_t type, const void *value,
-                            size_t len)
+static inline void
+tiny_key(struct tiny_model *m, const char *name, uint32_t type, const void *value, size_t len)
 {
     char key[128];
-    if (name[0] == '*') (void)snprintf(key, sizeof(key), "%s%s", m->spec->arch, name + 1);
-    else (void)snprintf(key, sizeof(key), "%s", name);
+    if (name[0] == '*')
+        (void)snprintf(key, sizeof(key), "%s%s", m->spec->arch, name + 1);
+    else
+        (void)snprintf(key, sizeof(key), "%s", name);
     if (m->spec->without && strcmp(m->spec->without, name) == 0) return;
     tiny_put_str(&m->keys, key);
     tiny_ok(iso_buf_u32(&m->keys, type));
@@ -136,8 +146,10 @@ static inline void tiny_str(struct tiny_model *m, const char *name, const char *
     iso_buf_deinit(&b);
 }
 
-/* Random blocks whose scales are ordinary numbers; hi is the high byte of the f16 scale's exponent. */
-static inline void tiny_fill(uint8_t *p, enum iso_type t, size_t n_blocks, uint8_t hi, uint64_t *state)
+/* Random blocks whose scales are ordinary numbers; hi is the high byte of the f16 scale's exponent.
+ */
+static inline void
+tiny_fill(uint8_t *p, enum iso_type t, size_t n_blocks, uint8_t hi, uint64_t *state)
 {
     const size_t len = iso_type_info(t)->block_bytes;
     for (size_t b = 0; b < n_blocks; b++, p += len) {
@@ -155,8 +167,8 @@ static inline void tiny_fill(uint8_t *p, enum iso_type t, size_t n_blocks, uint8
 }
 
 /* Adds a tensor; rows 0: one dimension. Returns its bytes, zero, or NULL when it is left out. */
-static inline uint8_t *tiny_tensor(struct tiny_model *m, const char *name, enum iso_type t,
-                                   uint64_t cols, uint64_t rows)
+static inline uint8_t *
+tiny_tensor(struct tiny_model *m, const char *name, enum iso_type t, uint64_t cols, uint64_t rows)
 {
     if (m->spec->without && strcmp(m->spec->without, name) == 0) return NULL;
     assert_true(m->n_tensors < TINY_MAX_TENSORS);
@@ -177,16 +189,20 @@ static inline uint8_t *tiny_tensor(struct tiny_model *m, const char *name, enum 
     return m->data.data + x->at;
 }
 
-static inline void tiny_matrix(struct tiny_model *m, const char *name, enum iso_type t, uint8_t hi,
-                               uint64_t cols, uint64_t rows)
+static inline void tiny_matrix(struct tiny_model *m,
+                               const char *name,
+                               enum iso_type t,
+                               uint8_t hi,
+                               uint64_t cols,
+                               uint64_t rows)
 {
     uint8_t *p = tiny_tensor(m, name, t, cols, rows);
     if (p) tiny_fill(p, t, rows * cols / iso_type_info(t)->block_values, hi, &m->state);
 }
 
 /* n values base + spread * (-1 .. 1). */
-static inline void tiny_vector(struct tiny_model *m, const char *name, uint64_t n, float base,
-                               float spread)
+static inline void
+tiny_vector(struct tiny_model *m, const char *name, uint64_t n, float base, float spread)
 {
     uint8_t *p = tiny_tensor(m, name, ISO_TYPE_F32, n, 0);
     for (uint64_t i = 0; p && i < n; i++) {
@@ -223,7 +239,8 @@ static inline void tiny_layer(struct tiny_model *m, uint32_t l)
     const struct tiny_spec *s = m->spec;
     const bool muse = strcmp(s->arch, "muse-glimmer") == 0;
     const bool post = muse || strcmp(s->arch, "gemma3") == 0;
-    const uint64_t q = (uint64_t)s->n_heads * s->head_dim, kv = (uint64_t)s->n_kv_heads * s->head_dim;
+    const uint64_t q = (uint64_t)s->n_heads * s->head_dim,
+                   kv = (uint64_t)s->n_kv_heads * s->head_dim;
     char n[8][64];
 #define TINY_NAME(i, tail) ((void)snprintf(n[i], sizeof(n[i]), "blk.%u." tail, l), n[i])
     tiny_vector(m, TINY_NAME(0, "attn_norm.weight"), s->n_embd, 1.0f, 0.25f);
@@ -325,8 +342,10 @@ static inline const char *tiny_real_model(const char *name)
 {
     static char path[1024];
     const char *dir = getenv("ISOBIT_MODELS"), *home = getenv("HOME");
-    if (dir) (void)snprintf(path, sizeof(path), "%s/%s", dir, name);
-    else (void)snprintf(path, sizeof(path), "%s/.cache/isobit/models/%s", home ? home : ".", name);
+    if (dir)
+        (void)snprintf(path, sizeof(path), "%s/%s", dir, name);
+    else
+        (void)snprintf(path, sizeof(path), "%s/.cache/isobit/models/%s", home ? home : ".", name);
     if (access(path, R_OK) != 0) fail_msg("%s is missing: run tools/fetch_models.sh", path);
     return path;
 }
