@@ -164,6 +164,7 @@ enum iso_err iso_generate(struct iso_answer *out, const struct iso_generator *g,
 void iso_answer_print(const struct iso_answer *a)
 {
     static const char *const finish[] = {"", ", stopped at -n", ", context is full", ", stopped"};
+    (void)fflush(stdout); /* the answer stands before this line also in a file */
     const uint32_t n_new = a->n_prompt - a->n_cached;
     const uint32_t n_more = a->n_answer > 1 ? a->n_answer - 1 : 0;
     (void)fprintf(stderr, "[prompt %u tokens", a->n_prompt);
