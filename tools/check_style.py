@@ -11,7 +11,7 @@ import sys
 MAX_LINES, WARN_LINES, MAX_FUNCTION, MAX_NESTING, MAX_COLUMNS = 1000, 600, 100, 4, 120
 CODE = {".c", ".h", ".cu", ".cuh", ".m", ".metal", ".def"}
 TEXT = CODE | {".py", ".sh", ".md", ".txt", ""}
-SKIP = ("build/", ".git/", "tests/golden/", "tests/fuzz/corpus/")
+SKIP = ("build/", "tests/golden/", "tests/fuzz/corpus/", ".git/", ".carry/")
 SPDX = "SPDX-License-Identifier: MIT"
 # Folders of one machine, and servers that packages come from: neither belongs in a file of the project.
 PLACES = re.compile(r"(?<![\w.$}])/(?:home|root|work|mnt|media|Users)/\w"
