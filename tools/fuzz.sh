@@ -16,9 +16,7 @@ libs=$(pkg-config --cflags --libs libssl libcrypto sqlite3 jansson libpcre2-8 li
 
 # The kernels stay plain: no target calls them, and clang needs many minutes to instrument them.
 library() {
-    local kernels; kernels=$(find src/kernels -name '*.c' ! -name "$(if [ "$(uname -m)" = x86_64 ]; then
-        echo '*_neon.c'; else echo '*_[av][vn]*.c'; fi)" -printf "$BUILD/%p.o ")
-    make -j"$(nproc)" CC="$cc" BUILD=$BUILD CFLAGS='-O1 -g' $kernels &&
+    plain_kernels CC="$cc" CFLAGS='-O1 -g' &&
         make -j"$(nproc)" CC="$cc" BUILD=$BUILD CFLAGS='-O1 -g' SAN=fuzzer-no-link,$SAN $BUILD/libisobit.a
 }
 target() {  # tests/fuzz/*.c without the prefix are helpers of all targets

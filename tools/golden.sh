@@ -211,3 +211,11 @@ unit_tests() {
     done
     for f in $(unit_programs "$@"); do counted "$f" timeout -k 10 "$LIMIT" $RUN "$BUILD/$f"; done
 }
+
+# plain_kernels ARGS...: the kernels' objects of BUILD, to be built before a sanitizer's build of the rest
+# where instrumenting them is of no use and costs minutes. make then finds them up to date.
+plain_kernels() {
+    local other='neon'
+    if [ "$(uname -m)" != x86_64 ]; then other='avx2|avx512|vnni'; fi
+    make -j"$(nproc)" BUILD="$BUILD" "$@" $(find src/kernels -name '*.c' | grep -Ev "_($other)\.c$" | sed "s|.*|$BUILD/&.o|")
+}
