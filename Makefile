@@ -84,7 +84,7 @@ all: $(BUILD)/isobit
 deps:
 	@sh tools/deps.sh
 demo: deps
-	@$(MAKE) --no-print-directory all
+	@$(MAKE) --no-print-directory -j$$(getconf _NPROCESSORS_ONLN) all
 	@bash tools/demo.sh
 check: deps
 	@bash tools/check.sh

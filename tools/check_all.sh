@@ -7,7 +7,7 @@
 cd "$(dirname "$0")/.." || exit 1
 . tools/golden.sh
 
-fetch() { tools/fetch_models.sh all || { echo "models are missing: run tools/fetch_models.sh all"; return 1; }; }
+fetch() { bash tools/fetch_models.sh all || { echo "models are missing: run tools/fetch_models.sh all"; return 1; }; }
 t "models: tools/fetch_models.sh all" fetch
 t "build" make -j"$(nproc)" all
 find_levels

@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.." || exit 1
 . tools/golden.sh
 die() { echo "demo: $*" >&2; exit 1; }
 
-tools/fetch_models.sh smollm2 >/dev/null || die "the model is missing: run tools/fetch_models.sh smollm2"
+bash tools/fetch_models.sh smollm2 >/dev/null || die "the model is missing: run tools/fetch_models.sh smollm2"
 model=$(model_file smollm2-135m)
 find_levels
 level=${LEVELS[1]:-${LEVELS[0]}}

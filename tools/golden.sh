@@ -219,3 +219,17 @@ plain_kernels() {
     if [ "$(uname -m)" != x86_64 ]; then other='avx2|avx512|vnni'; fi
     make -j"$(nproc)" BUILD="$BUILD" "$@" $(find src/kernels -name '*.c' | grep -Ev "_($other)\.c$" | sed "s|.*|$BUILD/&.o|")
 }
+
+# contraction_tests FLAGS [ARGS...]: a build whose compiler may fuse a * b + c (FLAGS say so) must be
+# refused by its own self-check, at every level. ARGS: more of make's arguments.
+contraction_tests() {
+    local flags="-std=c11 $1" folder=build/contract-${ARCH:-$(uname -m)} l; shift
+    t "build with contraction" make -j"$(nproc)" BUILD=$folder CFLAGS=-O1 "$@" ISO_CFLAGS="$flags" $folder/isobit || return
+    for l in "${LEVELS[@]}"; do t "contraction refused $l" contraction_refused $folder/isobit "$l"; done
+}
+contraction_refused() {
+    local ISO=$1 rc=0
+    iso digest "$(model_file mini-llama)" $GOLDEN/smollm2-135m/short.ids --isa "$2" >"$TMP/out" 2>"$TMP/err" || rc=$?
+    cat "$TMP/err"
+    [ $rc -eq 1 ] && [ ! -s "$TMP/out" ] && grep -q 'do not compute exact-1' "$TMP/err"
+}
