@@ -35,6 +35,7 @@ struct iso_cuda_chip {
     uint32_t smem_block; /* most shared memory of a block, bytes */
     uint32_t n_sm;
     int wgmma;           /* the sm_90a product may be used */
+    int bulk;            /* bulk copies to shared memory exist (sm_90 and later) */
 };
 
 /* Bytes of a matrix in cells. */
@@ -51,11 +52,11 @@ void iso_cuda_gemv(const struct iso_cuda_codes *a, uint32_t n_act, const struct 
 
 /* Many activation rows. scratch holds unpacked planes of a slice of the weights: any size from
  * iso_cuda_gemm_scratch(w, 1) on works, iso_cuda_gemm_scratch(w, w->n_rows) avoids slices.
- * flags: u32 [n_rows] of scratch for NVFP4 rows whose scales do not fit 13 bits. */
+ * Returns 0, or -1 when the driver refuses a tensor map (out of its limits: our bug). */
 size_t iso_cuda_gemm_scratch(const struct iso_cuda_matrix *w, uint32_t n_rows);
-void iso_cuda_gemm(const struct iso_cuda_codes *a, uint32_t n_act, const struct iso_cuda_matrix *w,
-                   void *scratch, size_t scratch_bytes, const struct iso_cuda_chip *chip,
-                   struct CUstream_st *stream);
+int iso_cuda_gemm(const struct iso_cuda_codes *a, uint32_t n_act, const struct iso_cuda_matrix *w,
+                  void *scratch, size_t scratch_bytes, const struct iso_cuda_chip *chip,
+                  struct CUstream_st *stream);
 
 #define ISO_CUDA_GEMM_FROM 9 /* activation rows at which iso_cuda_gemm() serves */
 

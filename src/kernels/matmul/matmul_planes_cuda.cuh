@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: MIT
+ * matmul_planes_cuda.cuh - weights unpacked to byte planes for tensor cores: layout and forms.
+ *
+ * A slice of weight rows (a multiple of 128) becomes, in scratch memory,
+ *   planes  s8 [n_planes][n_rows][stride]   stride: columns rounded up to 256
+ *   side    [n_super][n_rows / 128][side bytes], what the f32 chain needs:
+ *     SUPER      d f32 [128]                                     512 bytes
+ *     SUPER_MIN  d f32 [128], -dmin f32 [128], mins u8 [128][16] 3,072   each min twice, per 16 columns
+ *     BLOCK      d f32 [8][128]                                  4,096
+ *     BLOCK_MIN  d f32 [8][128], m f32 [8][128]                  8,192
+ *     FLOAT      d f32 [8][128]                                  4,096
+ * SUPER: w = code * sub-scale = 64*hi + lo, and mid = hi + lo (Karatsuba). BLOCK: one plane of codes.
+ * FLOAT: code = 256*hi + lo, lo unsigned. NVFP4 becomes SUPER with w relative to the block's smallest
+ * scale exponent; rows where that does not fit 13 bits are flagged and computed again.
+ */
+#ifndef ISO_KERNELS_MATMUL_PLANES_CUDA_CUH
+#define ISO_KERNELS_MATMUL_PLANES_CUDA_CUH
+
+#include "kernels/matmul/matmul_cuda.h"
+#include "kernels/shared/cuda_cells.cuh"
+
+#define SIDE_ROWS 128
+
+enum plane_form { SUPER, SUPER_MIN, BLOCK, BLOCK_MIN, FLOAT };
+
+static inline __host__ __device__ constexpr plane_form form_of(int type)
+{
+    return type == ISO_TYPE_Q4_K || type == ISO_TYPE_Q5_K   ? SUPER_MIN
+           : type == ISO_TYPE_Q6_K || type == ISO_TYPE_NVFP4 ? SUPER
+           : type == ISO_TYPE_Q4_1 || type == ISO_TYPE_Q5_1  ? BLOCK_MIN
+           : type == ISO_TYPE_F32 || type == ISO_TYPE_F16 || type == ISO_TYPE_BF16 ? FLOAT
+                                                                                   : BLOCK;
+}
+
+static inline __host__ __device__ constexpr uint32_t side_bytes(int form)
+{
+    return form == SUPER ? 512 : form == SUPER_MIN ? 3072 : form == BLOCK_MIN ? 8192 : 4096;
+}
+
+static inline __host__ __device__ constexpr uint32_t plane_count(int form)
+{
+    return form == SUPER || form == SUPER_MIN ? 3 : form == FLOAT ? 2 : 1;
+}
+
+/* An unpacked slice. */
+struct weight_planes {
+    int8_t *plane[3]; /* SUPER: hi, lo, mid; FLOAT: hi, lo */
+    uint8_t *side;
+    uint32_t *flags;  /* NVFP4: [n_rows], nonzero: computed again */
+    uint32_t n_rows, stride, n_super;
+    plane_form form;
+};
+
+/* The product of a slice: columns [0, n_cols) of it go to y[t * y_stride + column]. */
+struct gemm_args {
+    struct iso_cuda_codes a;
+    struct weight_planes w;
+    const float *bias; /* of the slice's first column, or NULL */
+    float *y;
+    uint32_t n_act, n_out, y_stride;
+    float scale;
+    uint32_t has_scale;
+};
+
+/* Both take a whole slice; asynchronous. The second one needs sm_90a and returns -1 when the driver
+ * refuses a tensor map. */
+void iso_cuda_gemm_mma(const struct gemm_args *g, cudaStream_t stream);
+int iso_cuda_gemm_wgmma(const struct gemm_args *g, cudaStream_t stream);
+
+/* y * scale + bias as section 5 ends. */
+static __device__ __forceinline__ float finish_output(const struct gemm_args &g, uint32_t column, float y)
+{
+    if (g.has_scale) y = y * g.scale;
+    if (g.bias) y = y + g.bias[column];
+    return y;
+}
+
+#endif

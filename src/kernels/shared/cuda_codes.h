@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: MIT
+ * cuda_codes.h - activations as 12-bit codes in GPU memory: byte planes for tensor cores and dp4a.
+ *
+ * code = 64*hi + lo, hi in [-32, 31], lo in [0, 63]; mid = hi + lo in [-32, 94] serves products that
+ * take three byte passes instead of four: 64*(hi*b.lo + lo*b.hi) = 64*(mid*b.mid - hi*b.hi - lo*b.lo).
+ * Source: the specification of exact-1, sections 3 and 5; A. Karatsuba, Yu. Ofman 1962.
+ */
+#ifndef ISO_KERNELS_SHARED_CUDA_CODES_H
+#define ISO_KERNELS_SHARED_CUDA_CODES_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Planes s8 [n_rows][stride], stride = n rounded up to 256, tails zero. The sums of each 16 codes serve
+ * the mins of Q4_K and Q5_K on tensor cores: high and low byte, one 16-byte row per activation row and
+ * 256 columns, rows side by side. */
+struct iso_cuda_codes {
+    int8_t *hi, *lo, *mid;
+    float *scale;    /* [n_rows][stride / 256] */
+    int32_t *sum32;  /* [n_rows][stride / 32] */
+    int8_t *sum_hi;  /* [stride / 256][sum_rows][16]: sum >> 8 */
+    uint8_t *sum_lo; /* the same: sum & 255 */
+    uint32_t n, stride;
+    uint32_t sum_rows; /* n_rows rounded up to 128 */
+};
+
+static inline size_t iso_cuda_codes_bytes(size_t n_rows, size_t n)
+{
+    const size_t s = (n + 255) / 256 * 256, sum_rows = (n_rows + 127) / 128 * 128;
+    return n_rows * (3 * s + s / 256 * 4 + s / 32 * 4) + 2 * (s / 256 * sum_rows * 16) + 7 * 256;
+}
+
+/* Lays a view over p (256-byte aligned); every part is 256-byte aligned. */
+static inline struct iso_cuda_codes iso_cuda_codes_view(void *p, size_t n_rows, size_t n)
+{
+    const size_t s = (n + 255) / 256 * 256;
+    uint8_t *at = (uint8_t *)p;
+    struct iso_cuda_codes c;
+    c.n = (uint32_t)n;
+    c.stride = (uint32_t)s;
+    c.hi = (int8_t *)at;
+    c.lo = c.hi + n_rows * s;
+    c.mid = c.lo + n_rows * s;
+    at = (uint8_t *)(c.mid + n_rows * s);
+    c.scale = (float *)at;
+    at += (n_rows * (s / 256) * 4 + 255) / 256 * 256;
+    c.sum32 = (int32_t *)at;
+    at += (n_rows * (s / 32) * 4 + 255) / 256 * 256;
+    c.sum_rows = (uint32_t)((n_rows + 127) / 128 * 128);
+    c.sum_hi = (int8_t *)at;
+    c.sum_lo = at + s / 256 * c.sum_rows * 16;
+    return c;
+}
+
+#endif
