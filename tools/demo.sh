@@ -58,7 +58,9 @@ row("time to first token, ms", f'{1e3 * remote["first_token_s"]:.1f}', f'{1e3 * 
 assert remote["remote"] and not local["remote"] and h["committed"], "the prompt did not come from the producer"
 PY
 same() { [ "$(field remote)" = "$(field local)" ] && cmp "$TMP/remote.txt" "$TMP/local.txt"; }
-field() { sed -n 's/.*"first_logits": *"\([0-9a-f]*\)".*/\1/p' "$TMP/$1.json" | grep -Ex '[0-9a-f]{64}' || echo "none in $1"; }
+field() {
+    sed -n 's/.*"first_logits": *"\([0-9a-f]*\)".*/\1/p' "$TMP/$1.json" | grep -Ex '[0-9a-f]{64}' || echo "none in $1"
+}
 same || die "the first logits or the texts differ"
 echo
 echo "equal bits: the first logits, and the text byte for byte; receipt: $(head -n 1 "$TMP/receipt")"

@@ -217,14 +217,16 @@ unit_tests() {
 plain_kernels() {
     local other='neon'
     if [ "$(uname -m)" != x86_64 ]; then other='avx2|avx512|vnni'; fi
-    make -j"$(nproc)" BUILD="$BUILD" "$@" $(find src/kernels -name '*.c' | grep -Ev "_($other)\.c$" | sed "s|.*|$BUILD/&.o|")
+    make -j"$(nproc)" BUILD="$BUILD" "$@" \
+        $(find src/kernels -name '*.c' | grep -Ev "_($other)\.c$" | sed "s|.*|$BUILD/&.o|")
 }
 
 # contraction_tests FLAGS [ARGS...]: a build whose compiler may fuse a * b + c (FLAGS say so) must be
 # refused by its own self-check, at every level. ARGS: more of make's arguments.
 contraction_tests() {
     local flags="-std=c11 $1" folder=build/contract-${ARCH:-$(uname -m)} l; shift
-    t "build with contraction" make -j"$(nproc)" BUILD=$folder CFLAGS=-O1 "$@" ISO_CFLAGS="$flags" $folder/isobit || return
+    t "build with contraction" make -j"$(nproc)" BUILD=$folder CFLAGS=-O1 "$@" ISO_CFLAGS="$flags" \
+        $folder/isobit || return
     for l in "${LEVELS[@]}"; do t "contraction refused $l" contraction_refused $folder/isobit "$l"; done
 }
 contraction_refused() {

@@ -32,8 +32,11 @@ for m in smollm2-135m gemma3-270m; do
     if [ $m = gemma3-270m ]; then t "$m: beyond the window" visible_equal $m 700; fi
     t "$m: 130 ids with an audit" visible_equal $m 130 --audit 5
     remote() { iso run "$model" -p hi -n 8 --temp 0 -q --producer 127.0.0.1:$PORT --dir "$N/consumer" "$@"; }
-    t "$m: run --prefill remote --report" eval 'remote --prefill remote --report "$TMP/r.json" &&
-        json "$TMP/r.json" "j[\"remote\"] and j[\"handoff\"][\"committed\"] and j[\"handoff\"][\"computed_locally\"] == 1"'
+    reported() {
+        remote --prefill remote --report "$TMP/r.json" && json "$TMP/r.json" \
+            'j["remote"] and j["handoff"]["committed"] and j["handoff"]["computed_locally"] == 1'
+    }
+    t "$m: run --prefill remote --report" reported
     t "$m: other model refused" exits 1 'WEIGHTS|weights' iso digest "$(model_file mini-llama)" \
         $GOLDEN/smollm2-135m/short.ids --producer 127.0.0.1:$PORT --dir "$N/consumer" --prefill remote
     stop_producer; rc=$?  # here, not in t's subshell, whose child it is not

@@ -47,7 +47,8 @@ t "inspect --json" json_has 'j["runs"] and j["keys"]["general.architecture"] == 
     iso inspect "$model" --json
 t "inspect --json: what cannot run" json_has 'not j["runs"] and j["reason"]' \
     iso inspect "$(models)/peer/ggml-vocab-llama-bpe.gguf" --json
-t "doctor --json" json_has 'any(r["check"] == "kernels" and r["state"] == "ok" for r in j)' iso doctor --json --dir "$TMP/none"
+t "doctor --json" json_has 'any(r["check"] == "kernels" and r["state"] == "ok" for r in j)' \
+    iso doctor --json --dir "$TMP/none"
 t "bench --json" json_has '[r["test"] for r in j] == ["pp8", "tg4"] and all(r["tokens_per_s_mean"] > 0 for r in j)' \
     iso bench "$model" --json -p 8 -n 4 -r 2
 
