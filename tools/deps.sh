@@ -9,9 +9,13 @@ need="gcc make pkg-config git ca-certificates libssl-dev libsqlite3-dev libjanss
 libutf8proc-dev libcmocka-dev python3 python3-pip python3-venv python3-numpy python3-jinja2 openssl"
 [ "$(uname -s)" = Linux ] || { echo "deps: unsupported system $(uname -s)" >&2; exit 1; }
 command -v dpkg-query >/dev/null || { echo "deps: no dpkg; install by hand: $need" >&2; exit 1; }
+native=$(dpkg --print-architecture)
 missing=
 for p in $need "$@"; do
-    dpkg-query -W -f '${Status}' "$p" 2>/dev/null | grep -q 'ok installed' || missing="$missing $p"
+    # Without ":ARCH" this machine's own is meant: another architecture's may be here without it.
+    case $p in *:*) arch=${p#*:} ;; *) arch=$native ;; esac
+    dpkg-query -W -f '${Architecture} ${Status}\n' "$p" 2>/dev/null |
+        grep -Eq "^($arch|all) .* ok installed" || missing="$missing $p"
 done
 [ -n "$missing" ] || exit 0
 sudo=
