@@ -14,7 +14,7 @@
 
 #define ISO_AUDIT_ROWS 8 /* positions that one audit step recomputes */
 #define ISO_MAX_SESSIONS 1024
-#define ISO_MAX_BATCH 4096
+#define ISO_MAX_BATCH 4608 /* nine sessions with a chunk of 512 each */
 
 /* Device buffers of a step, all f32 unless said otherwise. */
 struct iso_step_buffers {
