@@ -40,7 +40,7 @@ static void options_are_checked(void **state)
         {{.model_path = path, .no_tokenizer = true, .n_sessions = 1025},
          ISO_E_ARG,
          "1025 sessions"},
-        {{.model_path = path, .no_tokenizer = true, .n_batch = 4097}, ISO_E_ARG, "4097 rows"},
+        {{.model_path = path, .no_tokenizer = true, .n_batch = 4609}, ISO_E_ARG, "4609 rows"},
         {{.model_path = path, .no_tokenizer = true, .n_threads = 257}, ISO_E_ARG, "257 threads"},
         {{.model_path = path, .no_tokenizer = true, .isa = "mmx"}, ISO_E_ARG, "mmx"},
     };
