@@ -214,6 +214,7 @@ void iso_kv_discard(iso_kv_staging *st)
     for (uint32_t c = 0; c < ISO_KV_CLASSES; c++) {
         if (e->pool[c].n_layers == 0) continue;
         const uint32_t n = st->end_page[c] - st->first_page[c];
+        iso_pages_forget(e, c, st->slots[c], n);
         for (uint32_t i = 0; i < n; i++) iso_kv_pool_unref(&e->pool[c], st->slots[c][i]);
         take_back(st, c, n);
         free(st->slots[c]);

@@ -11,6 +11,10 @@
 
 #define P ISO_PAGE_POSITIONS
 
+/* Values of an epoch that are not a count of changes. */
+#define WRITING 0 /* the host writes; also of a slot never used, whose bytes are zero */
+#define STALE 1   /* neither the device's bytes nor the host's */
+
 static bool shared_memory(const struct iso_engine *e, uint32_t c)
 {
     return iso_kv_pool_at(&e->pool[c], 0, 0) != NULL;
@@ -18,7 +22,7 @@ static bool shared_memory(const struct iso_engine *e, uint32_t c)
 
 enum iso_err iso_pages_init(struct iso_engine *e)
 {
-    e->shadow.now = 1;
+    e->shadow.now = STALE + 1;
     size_t len = 0;
     for (uint32_t c = 0; c < ISO_KV_CLASSES; c++) {
         if (e->pool[c].n_layers > 0 && !shared_memory(e, c)) len = e->pool[c].slot_bytes;
@@ -84,9 +88,9 @@ uint8_t *iso_pages_write(struct iso_engine *e, uint32_t c, uint32_t l, uint32_t 
     pthread_mutex_lock(&e->shadow.lock);
     uint32_t *epoch = NULL;
     uint8_t *at = place(e, c, l, slot, &epoch);
-    if (at != NULL && *epoch != 0) {
+    if (at != NULL && *epoch != WRITING) {
         memset(at, 0, e->pool[c].slot_bytes); /* a slot starts zeroed, as the device's does */
-        *epoch = 0;
+        *epoch = WRITING;
     }
     pthread_mutex_unlock(&e->shadow.lock);
     return at;
@@ -96,8 +100,18 @@ uint8_t *iso_pages_write(struct iso_engine *e, uint32_t c, uint32_t l, uint32_t 
 static uint32_t run_of(const uint32_t *slots, const uint32_t *epoch, uint32_t n)
 {
     uint32_t run = 0;
-    while (run < n && slots[run] == slots[0] + run && epoch[slots[run]] == 0) run++;
+    while (run < n && slots[run] == slots[0] + run && epoch[slots[run]] == WRITING) run++;
     return run;
+}
+
+void iso_pages_forget(struct iso_engine *e, uint32_t c, const uint32_t *slots, uint32_t n)
+{
+    pthread_mutex_lock(&e->shadow.lock);
+    const struct iso_kv_pool *p = &e->pool[c];
+    for (uint32_t l = 0; l < p->n_layers && e->shadow.epoch[c] != NULL; l++) {
+        for (uint32_t i = 0; i < n; i++) e->shadow.epoch[c][(size_t)l * p->n_slots + slots[i]] = STALE;
+    }
+    pthread_mutex_unlock(&e->shadow.lock);
 }
 
 static enum iso_err push_layer(struct iso_engine *e, uint32_t c, uint32_t l, const uint32_t *slots,

@@ -20,9 +20,8 @@ struct iso_engine;
 struct iso_shadow {
     pthread_mutex_t lock;          /* all fields; taken after the engine's lock or alone */
     uint8_t *bytes[ISO_KV_CLASSES]; /* [n_layers][n_slots][slot_bytes], NULL until first used */
-    uint32_t *epoch[ISO_KV_CLASSES]; /* [n_layers][n_slots]: when bytes were the device's; 0: the host
-                                        writes them */
-    uint32_t now;                  /* counts whatever may change pages; starts at 1 */
+    uint32_t *epoch[ISO_KV_CLASSES]; /* [n_layers][n_slots]: when bytes were the device's, or a state */
+    uint32_t now;                  /* counts whatever may change pages */
     uint8_t *bounce;               /* one slot's pages, for changes from the host; NULL on shared memory */
 };
 
@@ -46,6 +45,9 @@ uint8_t *iso_pages_write(struct iso_engine *e, uint32_t c, uint32_t l, uint32_t 
 /* Brings what was written of slots[n] of class c in every layer to the device; nothing on shared
  * memory. ISO_E_GPU, ISO_E_NOMEM. */
 enum iso_err iso_pages_push(struct iso_engine *e, uint32_t c, const uint32_t *slots, uint32_t n) ISO_NODISCARD;
+
+/* What the host wrote of slots[n] and never pushed is dropped: they are given back. */
+void iso_pages_forget(struct iso_engine *e, uint32_t c, const uint32_t *slots, uint32_t n);
 
 /* Zeroes token places first .. 63 of a slot's pages in every layer and head. Allocates nothing. A
  * device that is lost reports it at the next step. */
