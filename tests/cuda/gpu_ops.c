@@ -102,8 +102,9 @@ static void test_product(struct pair *p, enum iso_type t, uint32_t n_act, uint32
     const float size = (const float[]){1.0f, 1e-3f, 300.0f, 1e-9f}[pair_next(p) % 4];
     struct both x = pair_floats(p, (size_t)n_act * n_cols, size), codes = make_codes(p, n_act, n_cols);
     struct both y = pair_buffer(p, (size_t)n_act * n_rows * 4, ISO_MEM_DEVICE, NULL);
-    struct both y2 = pair_buffer(p, (size_t)n_act * 40 * 4, ISO_MEM_DEVICE, NULL), bias = pair_floats(p, n_rows, 1.0f);
-    struct matrix m = make_matrix(p, t, n_rows, n_cols, edge), m2 = make_matrix(p, t, 40, n_cols, edge);
+    const uint32_t n_second = n_rows % 128 == 0 ? 256 : 40; /* matrices of whole tiles may share a launch */
+    struct both y2 = pair_buffer(p, (size_t)n_act * n_second * 4, ISO_MEM_DEVICE, NULL), bias = pair_floats(p, n_rows, 1.0f);
+    struct matrix m = make_matrix(p, t, n_rows, n_cols, edge), m2 = make_matrix(p, t, n_second, n_cols, edge);
     pair_begin(p);
     for (int i = 0; i < 2; i++) {
         if (with_bias) m.w[i].bias = bias.s[i];
@@ -128,7 +129,7 @@ static void test_products(struct pair *p, unsigned rounds)
     for (int t = 0; t < ISO_TYPE_COUNT; t++) {
         for (unsigned r = 0; r < rounds; r++) {
             const uint32_t n_act = r % 2 ? PICK(p, 1, 2, 3, 4, 5, 7, 8) : PICK(p, 9, 16, 17, 63, 64, 65, 127, 128, 129, 200, 256);
-            test_product(p, (enum iso_type)t, n_act, PICK(p, 1, 31, 32, 33, 64, 100, 127, 128, 129, 200, 257, 300),
+            test_product(p, (enum iso_type)t, n_act, PICK(p, 1, 31, 32, 33, 64, 100, 127, 128, 128, 129, 200, 256, 257, 300),
                          pick_cols(p, (enum iso_type)t));
         }
         test_product(p, (enum iso_type)t, 8, 64, 19968); /* a row too long for eight at once */
@@ -476,6 +477,12 @@ static void test_attentions(struct pair *p, unsigned rounds)
         if (s.group * s.n_kv > 64) s.n_kv = 1;
         s.n_rot = s.pairs == ISO_ROPE_NONE ? 0 : pair_next(p) % 2 ? s.d : s.d / 8 * 4;
         test_attention(p, s, PICK(p, 3, 64, 130, 200, 600, 1100));
+    }
+    for (uint32_t group = 1; group <= 18; group++) { /* shared memory of the split form grows with the group */
+        for (uint32_t d = 64; d <= 256; d *= 2) {
+            test_attention(p, (struct shape){.d = d, .group = group, .n_kv = 1, .n_rot = d, .pairs = ISO_ROPE_HALVES,
+                                             .n_sessions = 1}, 70);
+        }
     }
     test_attention(p, (struct shape){.d = 128, .group = 16, .n_kv = 2, .n_rot = 128, .pairs = ISO_ROPE_INTERLEAVED,
                                      .n_sessions = 1, .norm = true}, 2700);

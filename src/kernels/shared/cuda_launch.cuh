@@ -27,10 +27,10 @@ static void launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t smem, cud
     (void)cudaLaunchKernelEx(&config, kernel, P(args)...);
 }
 
-/* Lets a kernel use more than 48 KiB of shared memory. */
+/* Lets a kernel use more than the 48 KiB of shared memory that every kernel may. */
 template <typename K> static void allow_smem(K *kernel, size_t bytes)
 {
-    if (bytes > 48 * 1024) {
+    if (bytes > 32 * 1024) { /* the limit of 48 KiB counts static shared memory too */
         (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     }
 }
