@@ -14,12 +14,12 @@
 #define ISO_FMA(a, b, c) metal::fma((a), (b), (c))
 #define ISO_AS_U32(x) as_type<uint>(x)
 #define ISO_AS_F32(x) as_type<float>(x)
-typedef uchar uint8_t;
-typedef char int8_t;
-typedef short int16_t;
-typedef ushort uint16_t;
-typedef int int32_t;
-typedef uint uint32_t;
+using metal::int8_t;
+using metal::uint8_t;
+using metal::int16_t;
+using metal::uint16_t;
+using metal::int32_t;
+using metal::uint32_t;
 #elif defined(__CUDACC__)
 #include <stdint.h>
 #define ISO_FN static __host__ __device__ __forceinline__

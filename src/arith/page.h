@@ -10,6 +10,7 @@
 
 #include "arith/lang.h"
 
+#define ISO_PAGE_FORMAT "isobit-page-1"
 #define ISO_PAGE_POSITIONS 64
 #define ISO_SEGMENT_PAGES 8 /* attention states are merged per 512 positions */
 #define ISO_HEAD_MAX 256    /* largest head size */

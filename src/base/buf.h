@@ -7,8 +7,10 @@
 #ifndef ISO_BASE_BUF_H
 #define ISO_BASE_BUF_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "base/err.h"
 
@@ -62,6 +64,28 @@ static inline void iso_put_u64(uint8_t *p, uint64_t v)
 {
     iso_put_u32(p, (uint32_t)v);
     iso_put_u32(p + 4, (uint32_t)(v >> 32));
+}
+
+static inline bool iso_is_little_endian(void)
+{
+    const uint16_t one = 1;
+    uint8_t first = 0;
+    memcpy(&first, &one, sizeof(first));
+    return first == 1;
+}
+/* Copies n numbers of size bytes each between this machine's byte order and little-endian, either
+ * way. to and from do not overlap. */
+static inline void iso_copy_le(void *to, const void *from, size_t n, size_t size)
+{
+    if (iso_is_little_endian()) {
+        memcpy(to, from, n * size);
+        return;
+    }
+    uint8_t *t = to;
+    const uint8_t *f = from;
+    for (size_t i = 0; i < n * size; i += size) {
+        for (size_t k = 0; k < size; k++) t[i + k] = f[i + size - 1 - k];
+    }
 }
 
 #endif

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/buf.h"
 #include "base/mem.h"
 
 struct iso_hasher {
@@ -41,6 +42,22 @@ void iso_hasher_update(struct iso_hasher *h, const void *p, size_t len)
     assert(ok == 1);
 }
 
+void iso_hasher_update_le(struct iso_hasher *h, const void *p, size_t n, size_t size)
+{
+    if (iso_is_little_endian()) {
+        iso_hasher_update(h, p, n * size);
+        return;
+    }
+    uint8_t part[8 * 256];
+    const uint8_t *at = p;
+    assert(size <= 8);
+    for (size_t i = 0; i < n; i += 256) {
+        const size_t k = ISO_MIN(n - i, (size_t)256);
+        iso_copy_le(part, at + i * size, k, size);
+        iso_hasher_update(h, part, k * size);
+    }
+}
+
 void iso_hasher_final(struct iso_hasher *h, struct iso_digest *out)
 {
     unsigned len = 0;
@@ -53,6 +70,14 @@ void iso_sha256(struct iso_digest *out, const void *p, size_t len)
 {
     const int ok = EVP_Digest(p, len, out->bytes, NULL, EVP_sha256(), NULL);
     assert(ok == 1);
+}
+
+void iso_sha256_f32(struct iso_digest *out, const float *x, size_t n)
+{
+    struct iso_hasher *h = iso_hasher_new();
+    iso_hasher_update_le(h, x, n, sizeof(*x));
+    iso_hasher_final(h, out);
+    iso_hasher_free(h);
 }
 
 void iso_digest_hex(char out[ISO_DIGEST_HEX], const struct iso_digest *d)

@@ -21,11 +21,16 @@ struct iso_hasher; /* running SHA-256; owned by one thread */
 struct iso_hasher *iso_hasher_new(void);
 void iso_hasher_free(struct iso_hasher *h);
 void iso_hasher_update(struct iso_hasher *h, const void *p, size_t len);
+/* Feeds n numbers of size bytes each, at most 8, as little-endian bytes on any machine. */
+void iso_hasher_update_le(struct iso_hasher *h, const void *p, size_t n, size_t size);
 /* Writes the digest and starts anew. Allocates nothing. */
 void iso_hasher_final(struct iso_hasher *h, struct iso_digest *out);
 
 /* One-shot SHA-256 of p [len]. */
 void iso_sha256(struct iso_digest *out, const void *p, size_t len);
+
+/* The same of x [n] as little-endian f32, on any machine. */
+void iso_sha256_f32(struct iso_digest *out, const float *x, size_t n);
 
 /* Lower-case hexadecimal, NUL-terminated. */
 void iso_digest_hex(char out[ISO_DIGEST_HEX], const struct iso_digest *d);

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 unsigned iso_os_processors(void)
 {
@@ -52,6 +53,11 @@ void iso_os_cpu_name(char *out, size_t len)
         break;
     }
     (void)fclose(f);
+}
+
+int iso_os_sync(int fd)
+{
+    return fsync(fd);
 }
 
 struct code_search {

@@ -15,6 +15,7 @@
 #include "base/mem.h"
 #include "base/os.h"
 #include "device/device_cpu.h"
+#include "device/program_image.h"
 
 #define N 288      /* columns of block types: a short last block */
 #define NK 512     /* columns of superblock types */
@@ -66,9 +67,9 @@ static void fill_weights(uint8_t *p, enum iso_type t, size_t n_blocks, uint64_t 
     }
 }
 
-static void hash(struct iso_hasher *h, const void *p, size_t len)
+static void hash_f32(struct iso_hasher *h, const float *x, size_t n)
 {
-    iso_hasher_update(h, p, len);
+    iso_hasher_update_le(h, x, n, sizeof(*x));
 }
 
 static void quantise(const struct iso_cpu *cpu, struct scratch *k, size_t n, struct iso_hasher *h)
@@ -90,9 +91,9 @@ static void quantise(const struct iso_cpu *cpu, struct scratch *k, size_t n, str
     }
     for (size_t i = 0; i < ROWS; i++) {
         const struct iso_codes r = iso_codes_rows(&c, i);
-        hash(h, r.code, n * 2);
-        hash(h, r.scale, (n + 255) / 256 * 4);
-        hash(h, r.sum32, n / 32 * 4);
+        iso_hasher_update_le(h, r.code, n, sizeof(*r.code));
+        hash_f32(h, r.scale, (n + 255) / 256);
+        iso_hasher_update_le(h, r.sum32, n / 32, sizeof(*r.sum32));
     }
 }
 
@@ -115,7 +116,7 @@ static enum iso_err product(const struct iso_cpu *cpu, struct scratch *k, enum i
             cpu->matmul->gemv(vec + i * OUTS, OUTS, &part, ISO_MIN((size_t)ISO_GEMV_MAX, ROWS - i),
                               &w, 0, OUTS, work);
         }
-        hash(h, k->y, ROWS * OUTS * sizeof(float));
+        hash_f32(h, k->y, ROWS * OUTS);
         if (memcmp(vec, k->y, sizeof(vec)) != 0) {
             err = iso_err_raise(ISO_E_SELF_CHECK, __FILE__, __LINE__,
                                 "cpu %s: vector and tiled products of %s differ", cpu->level,
@@ -143,7 +144,7 @@ static enum iso_err attend(const struct iso_cpu *cpu, struct scratch *k, uint64_
         (void)cpu->heads->v(page, p % ISO_PAGE_POSITIONS, v, HEAD);
         (void)cpu->heads->q(k->q[p % 4], &k->q_scale[p % 4], NULL, v, rope, &a);
     }
-    hash(h, k->page, sizeof(k->page));
+    iso_hasher_update(h, k->page, sizeof(k->page));
     const uint32_t first[4] = {0, 0, 40, 70}, last[4] = {KEYS - 1, 63, 130, KEYS - 1};
     const uint8_t *pages[3] = {k->page[0], k->page[1], k->page[2]};
     const size_t len = iso_attention_scratch_bytes(4, HEAD);
@@ -160,7 +161,7 @@ static enum iso_err attend(const struct iso_cpu *cpu, struct scratch *k, uint64_
             cpu->attention->merge(&head, &part[i], HEAD);
             cpu->attention->merge(&head, &part[3 - i], HEAD);
             cpu->attention->finish(k->out, &head, HEAD);
-            hash(h, k->out, sizeof(k->out));
+            hash_f32(h, k->out, HEAD);
         }
     }
     iso_mem_free(work);
@@ -172,14 +173,14 @@ static void rows(const struct iso_cpu *cpu, struct scratch *k, struct iso_hasher
     cpu->norm->norm(k->y, k->x[0], k->w, 1e-5f, 1.0f / N, N);
     cpu->norm->residual_norm(k->y, k->x[1], NULL, 1e-8f, 1.0f / N, N);
     cpu->norm->residual(k->y, k->x[2], N);
-    hash(h, k->y, N * sizeof(float));
+    hash_f32(h, k->y, N);
     const struct iso_logits_args a = {0.196116f, 20.0f, 1.0f / 20.0f, 1};
     (void)cpu->logits->logits(k->y, &a, N);
     const uint32_t best = (uint32_t)cpu->logits->argmax(k->y, N);
-    hash(h, k->y, N * sizeof(float));
-    hash(h, &best, sizeof(best));
+    hash_f32(h, k->y, N);
+    iso_hasher_update_le(h, &best, 1, sizeof(best));
     cpu->embed->embed(k->y, ISO_TYPE_Q4_K, k->weights, 24.0f, 1, 256);
-    hash(h, k->y, 256 * sizeof(float));
+    hash_f32(h, k->y, 256);
 }
 
 static enum iso_err run_all(const struct iso_cpu *cpu, struct scratch *k, struct iso_hasher *h)
@@ -233,13 +234,19 @@ enum iso_err iso_cpu_self_check(struct iso_device *dev)
     return ISO_OK;
 }
 
+/* The kernels' machine code and constants are those of the program: its code segment and, where sections
+ * can be found, .rodata (tables, shuffles, strings). The level says which of them run. */
 void iso_cpu_identity(struct iso_device *dev, struct iso_digest *out)
 {
     const struct iso_cpu *cpu = (const struct iso_cpu *)dev;
     struct iso_hasher *h = iso_hasher_new();
-    iso_hasher_update(h, "cpu ", 4);
-    iso_hasher_update(h, cpu->level, strlen(cpu->level));
-    if (iso_os_hash_code(h) != ISO_OK) iso_hasher_update(h, iso_err_detail(), 1);
+    const uint8_t *constants = NULL;
+    size_t len = 0;
+    char text[64];
+    (void)snprintf(text, sizeof(text), "isobit-kernels-1 cpu %s\n", cpu->level);
+    iso_hasher_update(h, text, strlen(text));
+    if (iso_os_hash_code(h) != ISO_OK) iso_hasher_update(h, "no code", 7);
+    if (iso_program_section(&constants, &len, ".rodata") == ISO_OK) iso_hasher_update(h, constants, len);
     iso_hasher_final(h, out);
     iso_hasher_free(h);
 }

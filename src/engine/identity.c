@@ -169,7 +169,7 @@ static void hash_page_format(struct iso_digest *out, const struct iso_engine *e)
 {
     const struct iso_kv_layout *y = &e->layout;
     struct iso_hasher *h = iso_hasher_new();
-    hash_text(h, "isobit-page-1\npositions %d bytes %u dim %u heads %u layers %u\nclasses ",
+    hash_text(h, ISO_PAGE_FORMAT "\npositions %d bytes %u dim %u heads %u layers %u\nclasses ",
               ISO_PAGE_POSITIONS, y->page_bytes, y->head_dim, y->n_kv_heads, y->n_layers);
     for (uint32_t l = 0; l < y->n_layers; l++) hash_text(h, "%d", y->layer_class[l]);
     hash_text(h, "\n");

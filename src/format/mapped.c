@@ -66,13 +66,20 @@ static uintptr_t claim_fault(uintptr_t addr)
     return 0;
 }
 
+/* By kill() or raise(). macOS has a positive code for that and may call it a fault all the same, with
+ * the address of an older one. */
+static bool was_sent(const siginfo_t *info)
+{
+    return info->si_code <= 0 || info->si_code == SI_USER;
+}
+
 static void chain_previous(int sig, siginfo_t *info, void *context)
 {
     if ((g_previous.sa_flags & SA_SIGINFO) != 0) {
         g_previous.sa_sigaction(sig, info, context);
         return;
     }
-    if (g_previous.sa_handler == SIG_IGN && info->si_code <= 0) return; /* sent by kill() */
+    if (g_previous.sa_handler == SIG_IGN && was_sent(info)) return;
     if (g_previous.sa_handler != SIG_DFL && g_previous.sa_handler != SIG_IGN) {
         g_previous.sa_handler(sig);
         return;
@@ -83,7 +90,7 @@ static void chain_previous(int sig, siginfo_t *info, void *context)
     memset(&dfl, 0, sizeof(dfl));
     dfl.sa_handler = SIG_DFL;
     (void)sigaction(sig, &dfl, NULL);
-    if (info->si_code <= 0) (void)raise(sig);
+    if (was_sent(info)) (void)raise(sig);
 }
 
 /* Puts zeros from the faulting page to the end of its mapping. A file that lost this page lost all
@@ -94,7 +101,7 @@ static void on_sigbus(int sig, siginfo_t *info, void *context)
 {
     const int saved_errno = errno;
     const uintptr_t addr = (uintptr_t)info->si_addr;
-    const uintptr_t end = info->si_code > 0 ? claim_fault(addr) : 0;
+    const uintptr_t end = was_sent(info) ? 0 : claim_fault(addr);
     const uintptr_t page = addr & ~(g_page_bytes - 1);
     if (end == 0 || mmap((void *)page, end - page, PROT_READ,
                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED) {

@@ -3,7 +3,7 @@
  *
  * Layouts are byte-exact (GGUF is little-endian); the arithmetic form of each type is in section 4
  * of the specification. Fields are read with the helpers of arith/ and base/buf.h, not by casting
- * foreign bytes, except in kernels, which run on little-endian machines and on checked data only.
+ * foreign bytes, except in kernels for one instruction set, whose machines are little-endian.
  */
 #ifndef ISO_FORMAT_TYPES_H
 #define ISO_FORMAT_TYPES_H

@@ -166,7 +166,7 @@ static enum iso_err open_db(struct iso_ledger *l, bool claimed, enum iso_reason 
         return broken(l, reason, "open");
     sqlite3_busy_timeout(l->db, ISO_LEDGER_BUSY_MS);
     ISO_TRY(simple(l,
-                   "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;"
+                   "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA fullfsync=ON;"
                    "PRAGMA trusted_schema=OFF;",
                    reason));
     if (stat(l->path, &sb) != 0) return broken(l, reason, strerror(errno));

@@ -7,7 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "arith/lang.h"
 #include "arith/rope.h"
+#include "base/buf.h"
 #include "base/mem.h"
 #include "base/pool.h"
 #include "model/model.h"
@@ -25,6 +27,28 @@ static enum iso_err map_tensor(struct iso_span *out, struct binder *b, const str
     ISO_TRY(dev->vt->map(dev, t->data, t->size_bytes, &buffer));
     *out = (struct iso_span){.buffer = buffer};
     return ISO_OK;
+}
+
+/* The same for f32 values, which the device reads in its own byte order: turned copies on a
+ * big-endian machine. Matrices keep the file's bytes; their kernels take them apart. */
+static enum iso_err map_floats(struct iso_span *out, struct binder *b, const struct iso_gguf_tensor *t)
+{
+    if (iso_is_little_endian()) return map_tensor(out, b, t);
+    struct iso_device *dev = b->m->dev;
+    struct iso_span to = {0};
+    void *turned = NULL;
+    ISO_TRY(iso_mem_alloc(&turned, t->size_bytes, 1, t->name));
+    iso_copy_le(turned, t->data, t->size_bytes / sizeof(float), sizeof(float));
+    enum iso_err err = dev->vt->alloc(dev, t->size_bytes, ISO_MEM_DEVICE, t->name, &to.buffer);
+    if (err == ISO_OK) err = dev->vt->upload(dev, to, turned, t->size_bytes);
+    iso_mem_free(turned);
+    if (err == ISO_OK) *out = to;
+    return err;
+}
+
+static float float_at(const struct iso_gguf_tensor *t, size_t i)
+{
+    return iso_as_f32(iso_get_u32(t->data + 4 * i));
 }
 
 static const struct iso_gguf_tensor *take(struct binder *b, const char *name)
@@ -47,7 +71,7 @@ static enum iso_err bind_vector(struct iso_span *out, struct binder *b, const ch
                  name, t->dims[0], t->dims[1], n);
     }
     b->m->n_parameters += n;
-    return map_tensor(out, b, t);
+    return map_floats(out, b, t);
 }
 
 /* The tensor's optional .scale (one f32) and the check of its range. */
@@ -63,7 +87,7 @@ static enum iso_err bind_scale(struct iso_weight *w, struct binder *b, const cha
     if (t->type != ISO_TYPE_F32 || t->size_bytes != sizeof(float)) {
         ISO_FAIL(ISO_E_FORMAT, "tensor %s must be one F32 value", name);
     }
-    memcpy(&w->scale, t->data, sizeof(float));
+    w->scale = float_at(t, 0);
     const float s = w->scale;
     if (!(s == 0.0f || (s >= 0x1p-30f && s <= 0x1p30f))) {
         ISO_FAIL(ISO_E_FORMAT, "tensor %s is %g: 0 or 2^-30 to 2^30", name, (double)s);
@@ -99,8 +123,7 @@ static enum iso_err check_constant(const struct iso_gguf *g, const char *name, f
 {
     const struct iso_gguf_tensor *t = iso_gguf_find(g, name);
     for (size_t i = 0; t != NULL && i < t->size_bytes / sizeof(float); i++) {
-        float v = 0;
-        memcpy(&v, t->data + i * sizeof(v), sizeof(v));
+        const float v = float_at(t, i);
         if (v != want) {
             ISO_FAIL(ISO_E_FORMAT, "tensor %s[%zu] is %g, must be %g", name, i, (double)v,
                      (double)want);
@@ -198,8 +221,7 @@ static enum iso_err make_rope(struct binder *b)
         for (uint32_t i = 0; i < hp->n_rot / 2; i++) {
             double divisor = c ? 1.0 : (double)hp->rope_factor;
             if (freqs != NULL) {
-                float v = 0;
-                memcpy(&v, freqs->data + i * sizeof(v), sizeof(v));
+                const float v = float_at(freqs, i);
                 /* More than a turn per token would not fit the 64 bits of section 7. */
                 if (!(v >= 0.25f && v <= 0x1p20f)) {
                     ISO_FAIL(ISO_E_FORMAT, "rope_freqs.weight[%u] is %g, allowed 0.25 to 2^20", i,

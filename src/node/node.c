@@ -304,7 +304,7 @@ enum iso_err iso_node_creds_get(struct iso_node *node, struct iso_node_creds *ou
 
 enum iso_err iso_node_ready(struct iso_node *node)
 {
-    struct iso_node_creds c;
+    struct iso_node_creds c = {0};
     ISO_TRY(iso_node_creds_get(node, &c));
     iso_node_creds_release(&c);
     return ISO_OK;
@@ -312,7 +312,7 @@ enum iso_err iso_node_ready(struct iso_node *node)
 
 int64_t iso_node_days_left(struct iso_node *node)
 {
-    struct iso_node_creds c;
+    struct iso_node_creds c = {0};
     if (iso_node_creds_get(node, &c) != ISO_OK) return INT64_MIN;
     const int64_t left = iso_node_cert_expires(c.cert) - iso_clock_wall_s();
     iso_node_creds_release(&c);

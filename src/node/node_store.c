@@ -15,6 +15,7 @@
 
 #include "base/json.h"
 #include "base/mem.h"
+#include "base/os.h"
 
 #define LOCK_TRIES 100 /* of LOCK_PAUSE_NS: 5 s */
 #define LOCK_PAUSE_NS 50000000L
@@ -115,13 +116,13 @@ static enum iso_err write_all(int fd, const char *name, const uint8_t *data, siz
         data += n;
         len -= (size_t)n;
     }
-    if (fsync(fd) != 0) ISO_FAIL(ISO_E_IO, "%s: fsync: %s", name, strerror(errno));
+    if (iso_os_sync(fd) != 0) ISO_FAIL(ISO_E_IO, "%s: fsync: %s", name, strerror(errno));
     return ISO_OK;
 }
 
 static enum iso_err sync_dir(int dir_fd)
 {
-    if (fsync(dir_fd) != 0) ISO_FAIL(ISO_E_IO, "fsync of the node directory: %s", strerror(errno));
+    if (iso_os_sync(dir_fd) != 0) ISO_FAIL(ISO_E_IO, "fsync of the node directory: %s", strerror(errno));
     return ISO_OK;
 }
 

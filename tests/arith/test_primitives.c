@@ -113,7 +113,7 @@ digest_of(char hex[ISO_DIGEST_HEX], loop_fn *fn, uint32_t first, uint32_t step, 
             x[i] = iso_as_f32(mag | (first & ~ISO_ABS_MASK));
         }
         fn(y, x);
-        iso_hasher_update(h, y, sizeof(y));
+        iso_hasher_update_le(h, y, CHUNK, sizeof(y[0]));
     }
     struct iso_digest d;
     iso_hasher_final(h, &d);
@@ -217,7 +217,7 @@ static void f16_digest(char hex[ISO_DIGEST_HEX], f16_fn *fn)
             float y[CHUNK];
             for (uint32_t i = 0; i < CHUNK; i++) h[i] = (uint16_t)(sign << 15 | (first + i));
             fn(y, h);
-            iso_hasher_update(hasher, y, sizeof(y));
+            iso_hasher_update_le(hasher, y, CHUNK, sizeof(y[0]));
         }
     }
     struct iso_digest d;

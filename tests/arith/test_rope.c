@@ -26,7 +26,7 @@ static void table_digest(char hex[ISO_DIGEST_HEX], double base, uint32_t n_rot)
         for (uint32_t i = 0; i < n_rot / 2; i++) {
             float cos_sin[2];
             iso_rope_angle(&cos_sin[0], &cos_sin[1], turns[i], p);
-            iso_hasher_update(h, cos_sin, sizeof(cos_sin));
+            iso_hasher_update_le(h, cos_sin, 2, sizeof(cos_sin[0]));
         }
     }
     struct iso_digest d;

@@ -214,11 +214,31 @@ static void threads_and_instructions_change_nothing(void **state)
 
 enum { WORKERS = 16, MARKERS = 12, WORDS = 40, ANSWERS = 8, ROUNDS = 6 };
 
+/* All workers wait here for the last one, again and again. (macOS has no pthread_barrier_t.) */
+struct meeting {
+    pthread_mutex_t lock;
+    pthread_cond_t all_here;
+    unsigned n_here, round;
+};
+
+static void meet(struct meeting *m)
+{
+    pthread_mutex_lock(&m->lock);
+    const unsigned round = m->round;
+    if (++m->n_here == WORKERS) {
+        m->n_here = 0;
+        m->round++;
+        (void)pthread_cond_broadcast(&m->all_here);
+    }
+    while (m->round == round) (void)pthread_cond_wait(&m->all_here, &m->lock);
+    pthread_mutex_unlock(&m->lock);
+}
+
 struct worker {
     pthread_t thread;
     iso_engine *e;
-    pthread_mutex_t *turn;    /* a step and the reading of its logits belong together */
-    pthread_barrier_t *phase; /* between free prompts and answers in turn; NULL: alone */
+    pthread_mutex_t *turn; /* a step and the reading of its logits belong together */
+    struct meeting *phase; /* between free prompts and answers in turn; NULL: alone */
     unsigned index;
     int32_t (*answer)[ANSWERS];
     struct iso_digest *chain; /* [MARKERS] of the prompts */
@@ -246,7 +266,7 @@ play(struct worker *w, unsigned prompt, int32_t answer[ANSWERS], struct iso_dige
     /* Prompts run beside each other: nobody reads logits, which the next step would overwrite. */
     bool ok = iso_session_prefill(s, ids, WORDS - 1, NULL) == ISO_OK;
     iso_session_kv_chain(chain, s);
-    if (w->phase) (void)pthread_barrier_wait(w->phase);
+    if (w->phase) meet(w->phase);
     int32_t id = ids[WORDS - 1];
     for (int i = 0; ok && i < ANSWERS; i++) {
         pthread_mutex_lock(w->turn);
@@ -256,7 +276,7 @@ play(struct worker *w, unsigned prompt, int32_t answer[ANSWERS], struct iso_dige
     }
     free(ids);
     iso_session_free(s);
-    if (w->phase) (void)pthread_barrier_wait(w->phase);
+    if (w->phase) meet(w->phase);
     return ok;
 }
 
@@ -286,9 +306,10 @@ static void sessions_do_not_mix(void **state)
             arch[f],
             &(struct iso_engine_options){.n_sessions = WORKERS, .n_ctx = 64, .n_threads = 2});
         pthread_mutex_t turn;
-        pthread_barrier_t phase;
+        struct meeting phase = {.n_here = 0};
         (void)pthread_mutex_init(&turn, NULL);
-        (void)pthread_barrier_init(&phase, NULL, WORKERS);
+        (void)pthread_mutex_init(&phase.lock, NULL);
+        (void)pthread_cond_init(&phase.all_here, NULL);
         _Atomic int n_bad = 0;
         int32_t answer[MARKERS][ANSWERS];
         struct iso_digest chain[MARKERS];
@@ -312,7 +333,8 @@ static void sessions_do_not_mix(void **state)
         for (uint32_t c = 0; c < ISO_KV_CLASSES; c++) {
             assert_int_equal(e->pool[c].n_free, e->pool[c].n_slots);
         }
-        (void)pthread_barrier_destroy(&phase);
+        (void)pthread_cond_destroy(&phase.all_here);
+        (void)pthread_mutex_destroy(&phase.lock);
         (void)pthread_mutex_destroy(&turn);
         iso_engine_close(e);
     }

@@ -209,7 +209,11 @@ static void a_fault_is_remembered(void **state)
     assert_int_equal(truncate(path, 0), 0);
     assert_int_equal(touch(m, 70000), 0);
     (void)write_ones("regrow.bin");
+#if defined(__APPLE__)
+    const struct timespec times[2] = {{0, UTIME_OMIT}, st.st_mtimespec};
+#else
     const struct timespec times[2] = {{0, UTIME_OMIT}, st.st_mtim};
+#endif
     assert_int_equal(utimensat(AT_FDCWD, path, times, 0), 0);
     assert_check_fails(m, "a page could not be read");
     iso_mapped_close(m);

@@ -12,6 +12,7 @@
 
 #include "arith/page.h"
 #include "arith/rope.h"
+#include "base/buf.h"
 #include "base/mem.h"
 #include "format/gguf.h"
 #include "kernels/check.h"
@@ -50,11 +51,14 @@ load_rows(const struct model *m, const char *name, uint32_t n_heads, uint32_t n_
     return x;
 }
 
-static const float *norm_weights(const struct iso_gguf *g, const char *name, uint32_t d)
+/* Returns owned, check_free(). */
+static float *norm_weights(const struct iso_gguf *g, const char *name, uint32_t d)
 {
     const struct iso_gguf_tensor *t = iso_gguf_find(g, name);
     if (!t || t->type != ISO_TYPE_F32 || t->dims[0] != d) fail_msg("%s: no f32 [%u]", name, d);
-    return (const float *)(const void *)t->data;
+    float *w = check_alloc(d * sizeof(*w), CHECK_GUARDED);
+    iso_copy_le(w, t->data, d, sizeof(*w));
+    return w;
 }
 
 static void load_norms(struct boundary *b, const struct model *m)
@@ -66,8 +70,10 @@ static void load_norms(struct boundary *b, const struct model *m)
     if (iso_gguf_open(&b->file, path) != ISO_OK) {
         fail_msg("%s; run tools/fetch_models.sh", iso_err_detail());
     }
-    b->q_args.norm = norm_weights(b->file, "blk.0.attn_q_norm.weight", m->d);
-    b->k_args.norm = norm_weights(b->file, "blk.0.attn_k_norm.weight", m->d);
+    b->q_norm = norm_weights(b->file, "blk.0.attn_q_norm.weight", m->d);
+    b->k_norm = norm_weights(b->file, "blk.0.attn_k_norm.weight", m->d);
+    b->q_args.norm = b->q_norm;
+    b->k_args.norm = b->k_norm;
     char key[64] = "gemma3.attention.layer_norm_rms_epsilon";
     if (iso_gguf_f32(&b->q_args.eps, b->file, key) != ISO_OK) fail_msg("%s", iso_err_detail());
     b->k_args.eps = b->q_args.eps;
@@ -117,7 +123,8 @@ void boundary_load(struct boundary *b, size_t i)
 
 void boundary_free(struct boundary *b)
 {
-    void *parts[] = {b->q, b->k, b->v, b->q_rope, b->k_rope, b->attn_out, b->cos_sin};
+    void *parts[] = {b->q,        b->k,       b->v,      b->q_rope, b->k_rope,
+                     b->attn_out, b->cos_sin, b->q_norm, b->k_norm};
     for (size_t i = 0; i < ISO_COUNT(parts); i++) check_free(parts[i]);
     for (uint32_t h = 0; h < b->n_kv; h++) check_free(b->page[h]);
     iso_gguf_close(b->file);

@@ -23,7 +23,8 @@ struct boundary {
     float *q_rope, *k_rope, *attn_out;
     float *cos_sin; /* [n_tokens][n_rot/2][2] */
     uint8_t *page[BOUNDARY_KV_HEADS];
-    struct iso_gguf *file; /* holds the norm weights, or NULL */
+    float *q_norm, *k_norm; /* [d], or NULL */
+    struct iso_gguf *file;  /* where they are from, or NULL */
 };
 
 /* Number of recorded models. */

@@ -56,7 +56,8 @@ void check_bits_f32(const char *what, const float *got, size_t got_stride, const
 /* The same for bytes: prints offset and both values. */
 void check_bytes(const char *what, const void *got, const void *want, size_t len);
 
-/* Whole file as bytes in a CHECK_GUARDED buffer; fails the test when it cannot be read. */
+/* Whole file as bytes in a CHECK_GUARDED buffer; fails the test when it cannot be read. A file named
+ * .f32 holds little-endian floats, which come as this machine's. */
 void *check_read_file(const char *path, size_t *len);
 
 /* Name and flags of level i of this machine (lowest first): returns NULL when there are no more. */

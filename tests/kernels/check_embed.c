@@ -47,7 +47,7 @@ static void check_rows(const char *name, size_t n_rows, size_t n_cols, const cha
         memcpy(row, w + i * row_bytes, row_bytes);
         iso_dequantize_row_ref(v, type, row, n_cols);
         check_guards(v, name);
-        iso_hasher_update(h, v, n_cols * sizeof(float));
+        iso_hasher_update_le(h, v, n_cols, sizeof(float));
     }
     struct iso_digest d;
     char got[ISO_DIGEST_HEX];

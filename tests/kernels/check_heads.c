@@ -12,6 +12,7 @@
 
 #include "arith/page.h"
 #include "arith/prim.h"
+#include "base/buf.h"
 #include "base/mem.h"
 #include "kernels/boundary.h"
 #include "kernels/check.h"
@@ -121,7 +122,7 @@ static void check_page(const struct result *r, const struct call *c, const uint8
 {
     const uint32_t d = c->args.d;
     float scale;
-    memcpy(&scale, r->page + iso_page_k_scale(d) + 4 * c->slot, sizeof(scale));
+    iso_copy_le(&scale, r->page + iso_page_k_scale(d) + 4 * c->slot, 1, sizeof(scale));
     assert_true(ISO_AS_U32(scale) == ISO_AS_U32(*r->scale) && r->max_q == r->max_k);
     int32_t top = 0;
     for (uint32_t i = 0; i < d; i++) {

@@ -12,6 +12,8 @@
 
 #include <cmocka.h>
 
+#include "base/buf.h"
+
 const char *input_kind_name(enum input_kind kind)
 {
     static const char *const names[INPUT_KINDS] = {
@@ -100,7 +102,7 @@ float *input_weights(const struct iso_gguf *g, const char *name, size_t *n)
     const struct iso_gguf_tensor *t = iso_gguf_find(g, name);
     if (!t || t->type != ISO_TYPE_F32) fail_msg("%s: no f32 tensor of that name", name);
     float *w = check_alloc(t->size_bytes, CHECK_GUARDED);
-    memcpy(w, t->data, t->size_bytes);
+    iso_copy_le(w, t->data, t->size_bytes / sizeof(*w), sizeof(*w));
     *n = t->size_bytes / sizeof(float);
     return w;
 }

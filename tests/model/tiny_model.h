@@ -208,7 +208,7 @@ tiny_vector(struct tiny_model *m, const char *name, uint64_t n, float base, floa
     for (uint64_t i = 0; p && i < n; i++) {
         const float u = (float)((int32_t)(tiny_next(&m->state) % 2001) - 1000) * 1e-3f;
         const float v = base + spread * u;
-        memcpy(p + 4 * i, &v, sizeof(v));
+        iso_copy_le(p + 4 * i, &v, 1, sizeof(v));
     }
 }
 

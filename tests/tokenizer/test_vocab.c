@@ -12,6 +12,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/buf.h"
 #include "base/mem.h"
 #include "tokenizer/special.h"
 #include "tokenizer/spm.h"
@@ -90,12 +91,12 @@ static struct iso_gguf *write_made(const struct made *m)
     if (m->model) tok_file_string(&f, "tokenizer.ggml.model", m->model);
     if (m->pre) tok_file_string(&f, "tokenizer.ggml.pre", m->pre);
     tok_file_strings(&f, "tokenizer.ggml.tokens", m->token, m->n_tokens);
-    memcpy(room, m->type, sizeof(m->type));
+    iso_copy_le(room, m->type, ISO_COUNT(m->type), sizeof(m->type[0]));
     if (m->n_types) {
         tok_file_array(&f, "tokenizer.ggml.token_type", m->type_type, m->n_types, room,
                        array_bytes(m->type_type, m->n_types));
     }
-    memcpy(room, m->score, sizeof(m->score));
+    iso_copy_le(room, m->score, ISO_COUNT(m->score), sizeof(m->score[0]));
     if (m->score_type && m->n_scores) {
         tok_file_array(&f, "tokenizer.ggml.scores", m->score_type, m->n_scores, room,
                        array_bytes(m->score_type, m->n_scores));

@@ -6,6 +6,7 @@
 
 #include "arith/page.h"
 #include "arith/prim.h"
+#include "base/buf.h"
 #include "kernels/shared/vec_ref.h"
 
 /* One page as one row sees it: keys lo..hi (slots) are visible. */
@@ -18,9 +19,7 @@ struct view {
 
 static float scale_at(const uint8_t *page, uint32_t offset, uint32_t slot)
 {
-    float s;
-    memcpy(&s, page + offset + 4 * slot, sizeof(s));
-    return s;
+    return ISO_AS_F32(iso_get_u32(page + offset + 4 * slot));
 }
 
 /* Exact: |q * k| <= 2047 * 2048 and d <= 256. */

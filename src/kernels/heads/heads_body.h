@@ -8,6 +8,7 @@
  */
 #include "arith/page.h"
 #include "arith/prim.h"
+#include "base/buf.h"
 #include "kernels/heads/heads.h"
 
 #define HEADS_JOIN2(a, b) a##b
@@ -192,7 +193,7 @@ static uint32_t head_k(uint8_t *page,
     for (uint32_t i = 0; i < half; i++) {
         lo[i] = (uint8_t)((code[i] & 15) | (code[half + i] & 15) << 4);
     }
-    memcpy(page + iso_page_k_scale(d) + 4 * slot, &s.scale, sizeof(float));
+    iso_put_u32(page + iso_page_k_scale(d) + 4 * slot, ISO_AS_U32(s.scale));
     return m;
 }
 
@@ -208,7 +209,7 @@ static uint32_t head_v(uint8_t *page, uint32_t slot, const float *x, uint32_t d)
     for (uint32_t i = 0; i < d; i++) code[i] = (int8_t)head_code(y[i], s.inv, (int32_t)V_LIMIT);
     int8_t *restrict v = (int8_t *)page + iso_page_v(d) + slot;
     for (uint32_t i = 0; i < d; i++) v[i * ISO_PAGE_POSITIONS] = code[i];
-    memcpy(page + iso_page_v_scale(d) + 4 * slot, &s.scale, sizeof(float));
+    iso_put_u32(page + iso_page_v_scale(d) + 4 * slot, ISO_AS_U32(s.scale));
     return m;
 }
 
