@@ -35,7 +35,7 @@ struct iso_progress {
 
 struct iso_engine_options {
     const char *model_path;
-    const char *device;    /* "cpu" or "cuda"; NULL is cpu. Another one is never taken instead. */
+    const char *device;    /* "cpu", "cuda" or "metal"; NULL is cpu. Another one is never taken instead. */
     const char *isa;       /* "auto" or a level of the device; NULL is auto */
     unsigned n_threads;    /* 0: one per processor that this process may use */
     uint32_t n_ctx;        /* longest session in tokens; 0: the model's, at most 4,096 */
@@ -51,7 +51,7 @@ struct iso_engine_options {
 struct iso_engine_info {
     const char *architecture; /* "llama", ... */
     const char *name;         /* general.name or "" */
-    const char *device;       /* "cpu", "cuda" */
+    const char *device;       /* "cpu", "cuda", "metal" */
     const char *isa;          /* level in use */
     const char *arithmetic;   /* "exact-1" */
     struct iso_digest kernels; /* fingerprint of the kernels that will run */

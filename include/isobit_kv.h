@@ -40,18 +40,57 @@ const struct iso_kv_layout *iso_engine_kv_layout(const iso_engine *e);
 
 /* --- export (producer) ------------------------------------------------------------------------ */
 
-/* Called on the stepping thread when a layer of a step is done: positions [first, last) of session
- * now have their k and v in every head of that layer. The pages may be read until the session is
- * rewound or freed (window pages: until they expire, unless keep_expired). */
+/* Called on the stepping thread when a layer of a step is done, or on a device with a copy engine when
+ * it is on its way: positions [first, last) of session now have their k and v in every head of that
+ * layer. The pages may be read until the session is rewound or freed (window pages: until they expire,
+ * unless keep_expired); iso_session_page() waits for the layer where it has to. */
 typedef void iso_kv_ready_fn(void *arg, iso_session *s, uint32_t layer, uint32_t first,
                              uint32_t last);
 void iso_session_on_ready(iso_session *s, iso_kv_ready_fn *fn, void *arg);
 
+/* The same call for each layer, in order, as soon as its k and v were seen to be computed: for clocks.
+ * On a device with a copy engine it comes up to some layers, at most 30 ms, behind ready. */
+void iso_session_on_computed(iso_session *s, iso_kv_ready_fn *fn, void *arg);
+
 /* The bytes of a page that holds at least one position, slots beyond the position zero; NULL when
  * it is not held (or a lost GPU cannot bring it). Where pages live in a GPU's memory this copies the
  * page's slot to its place in host memory first; the pointer keeps that place, the bytes are those of
- * the time of the call. */
+ * the time of the call. The heads of a layer's page lie side by side. */
 const uint8_t *iso_session_page(const iso_session *s, uint32_t layer, uint32_t head, uint32_t page);
+
+/* --- export beside a running step (producers on a GPU) ------------------------------------------ */
+
+/* Has the engine's device a copy engine for its pages? If not, iso_session_page() is a plain pointer
+ * that any thread may read, and the calls below are not for it. */
+bool iso_engine_kv_copies(const iso_engine *e);
+
+/* The event behind the layer that a ready function is called for; only inside that function. */
+uint64_t iso_session_ready_event(const iso_session *s);
+
+/* The slot that holds a page in every layer of its class: stays right until the session is rewound or
+ * freed. UINT32_MAX when the page is not held. Thread: the session's. */
+uint32_t iso_session_page_slot(const iso_session *s, enum iso_kv_class c, uint32_t page);
+
+/* Pinned host memory that pages are copied to. ISO_E_NOMEM. Thread: any. */
+enum iso_err iso_kv_pin(void **out, iso_engine *e, size_t len) ISO_NODISCARD;
+void iso_kv_unpin(iso_engine *e, void *p);
+
+#define ISO_KV_COPY_PAGES 256u /* pages of one copy */
+
+/* Waits for an event of iso_session_ready_event(). Thread: any.
+ * Errors: ISO_E_AGAIN not within timeout_ns, without a message; ISO_E_GPU, ISO_E_TIMEOUT. */
+enum iso_err iso_kv_event_wait(iso_engine *e, uint64_t event, int64_t timeout_ns) ISO_NODISCARD;
+
+/* Starts to copy the pages in slots[n] of one layer to dst [n][heads][page bytes], pinned, once event is
+ * done (0: at once), beside whatever the device computes. Blocks on nothing.
+ * Needs: n <= ISO_KV_COPY_PAGES; the session holds the slots until iso_kv_copy_wait().
+ * Errors: ISO_E_GPU. Thread: any. */
+enum iso_err iso_kv_copy_start(uint64_t *copy, iso_engine *e, uint32_t layer, const uint32_t *slots,
+                               uint32_t n, void *dst, uint64_t event) ISO_NODISCARD;
+
+/* Waits for a copy; *took_ns is the copy engine's time for it. Errors: as iso_kv_event_wait(). */
+enum iso_err iso_kv_copy_wait(int64_t *took_ns, iso_engine *e, uint64_t copy,
+                              int64_t timeout_ns) ISO_NODISCARD;
 
 /* First page of a class that the session still holds (0 for full layers). */
 uint32_t iso_session_first_page(const iso_session *s, enum iso_kv_class c);

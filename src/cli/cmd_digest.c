@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/buf.h"
 #include "base/mem.h"
 #include "cli/commands.h"
 #include "cli/ids.h"
@@ -34,6 +35,18 @@ struct digest {
 
 /* --- boundaries: each tensor is a file, appended chunk by chunk --------------------------------- */
 
+/* Little-endian on any machine, as the golden data is. */
+static bool write_floats(FILE *f, const float *x, size_t n)
+{
+    uint8_t part[1024 * sizeof(*x)];
+    for (size_t i = 0; i < n; i += 1024) {
+        const size_t k = ISO_MIN(n - i, (size_t)1024);
+        iso_copy_le(part, x + i, k, sizeof(*x));
+        if (fwrite(part, sizeof(*x), k, f) != k) return false;
+    }
+    return true;
+}
+
 static void tap(void *arg, uint32_t layer, const char *name, const float *data, size_t n_rows,
                 size_t width)
 {
@@ -42,7 +55,7 @@ static void tap(void *arg, uint32_t layer, const char *name, const float *data, 
     if (layer == UINT32_MAX) (void)snprintf(path, sizeof(path), "%s/%s.f32", d->boundaries, name);
     else (void)snprintf(path, sizeof(path), "%s/%02u.%s.f32", d->boundaries, layer, name);
     FILE *f = fopen(path, "abe");
-    bool ok = f != NULL && fwrite(data, sizeof(float) * width, n_rows, f) == n_rows;
+    bool ok = f != NULL && write_floats(f, data, n_rows * width);
     if (f != NULL) ok = fclose(f) == 0 && ok;
     if (!ok) d->tap_err = iso_err_raise(ISO_E_IO, __FILE__, __LINE__, "%s: %s", path, strerror(errno));
 }
@@ -189,7 +202,7 @@ static enum iso_err open_engine(struct digest *d, const char *path)
         .n_sessions = d->copies,
         .n_batch = d->chunk * d->copies,
         .keep_expired = true,
-        .no_tokenizer = d->remote.producer == NULL,
+        .no_tokenizer = d->remote.producer == NULL || iso_remote_no_vocabulary(path),
     };
     ISO_TRY(iso_engine_open(&d->engine, &o));
     for (uint32_t c = 0; c < d->copies; c++) ISO_TRY(iso_session_new(&d->session[c], d->engine, 0));

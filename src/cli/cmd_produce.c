@@ -3,6 +3,7 @@
 #include <jansson.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <string.h>
 #include <time.h>
 
 #include "base/mem.h"
@@ -10,14 +11,17 @@
 #include "cli/generate.h"
 #include "cli/interrupt.h"
 #include "cli/options.h"
+#include "cli/remote.h"
 #include "handoff/producer.h"
 
 #define WATCH_NS 50000000 /* how soon a signal is noticed: 50 ms */
+#define GPU_BATCH 2048u   /* rows: products of an H200 gain little beyond */
+#define MIB ((size_t)1 << 20)
 
 struct produce {
     struct iso_model_options model;
-    const char *listen, *dir, *receipts;
-    uint32_t max_seconds, max_connections, peer_transfers, sessions;
+    const char *listen, *dir, *receipts, *timeline, *trace;
+    uint32_t max_seconds, max_connections, peer_transfers, sessions, batch, ring_mib;
     uint64_t peer_tokens;
     bool json, no_audit, strict_template;
 
@@ -53,21 +57,26 @@ static enum iso_err announce(const struct produce *p)
     struct iso_identity id;
     ISO_TRY(iso_engine_identity(&id, p->engine, NULL));
     const struct iso_engine_info *i = iso_engine_info(p->engine);
+    const uint64_t ring = iso_producer_ring_bytes(p->producer);
     char weights[ISO_DIGEST_HEX], kernels[ISO_DIGEST_HEX];
     iso_digest_hex(weights, &id.weights);
     iso_digest_hex(kernels, &i->kernels);
     if (p->json) {
-        json_t *j = json_pack("{s:s, s:i, s:s, s:s, s:s, s:s, s:s, s:s}", "state", "ready", "port",
+        json_t *j = json_pack("{s:s, s:i, s:s, s:s, s:s, s:s, s:s, s:s, s:i, s:I}", "state", "ready", "port",
                               (int)iso_producer_port(p->producer), "node", iso_node_name(p->node),
                               "device", i->device, "isa", i->isa, "arithmetic", id.arithmetic, "weights",
-                              weights, "kernels", kernels);
+                              weights, "kernels", kernels, "batch", (int)i->n_batch, "ring_bytes",
+                              (json_int_t)ring);
         (void)json_dumpf(j, stdout, JSON_COMPACT);
         (void)putchar('\n');
         json_decref(j);
     } else {
-        (void)printf("ready: node %s, port %u, %s %s, %s, weights %.16s, kernels %.16s\n",
+        (void)printf("ready: node %s, port %u, %s %s, %s, weights %.16s, kernels %.16s",
                      iso_node_name(p->node), iso_producer_port(p->producer), i->device, i->isa,
                      id.arithmetic, weights, kernels);
+        char text[16];
+        if (ring > 0) (void)printf(", ring %s per hand-off", iso_cli_bytes(text, ring));
+        (void)putchar('\n');
     }
     (void)fflush(stdout);
     return ISO_OK;
@@ -91,11 +100,20 @@ static enum iso_err serve(struct produce *p)
     return err;
 }
 
+/* A GPU needs long steps to be fast; a CPU is as fast with the default. */
+static uint32_t batch_of(const struct produce *p)
+{
+    const bool gpu = p->model.device != NULL && strcmp(p->model.device, "cpu") != 0;
+    return p->batch != 0 || !gpu ? p->batch : GPU_BATCH;
+}
+
 static enum iso_err produce_main(struct produce *p, const char *model)
 {
     const struct iso_engine_options o = {.model_path = model, .device = p->model.device, .isa = p->model.isa,
                                          .n_threads = p->model.threads, .n_ctx = p->model.ctx,
-                                         .n_sessions = p->sessions, .keep_expired = !p->no_audit};
+                                         .n_sessions = p->sessions, .n_batch = batch_of(p),
+                                         .keep_expired = !p->no_audit,
+                                         .no_tokenizer = iso_remote_no_vocabulary(model)};
     ISO_TRY(open_node(p));
     ISO_TRY(iso_plan_print(&o));
     ISO_TRY(iso_engine_open(&p->engine, &o));
@@ -108,6 +126,9 @@ static enum iso_err produce_main(struct produce *p, const char *model)
     const struct iso_producer_options options = {
         .listen = p->listen,
         .receipts_path = p->receipts,
+        .timeline_path = p->timeline,
+        .trace_path = p->trace,
+        .ring_bytes = p->ring_mib * MIB,
         .build = iso_cli_commit(),
         .max_deadline_ms = p->max_seconds * 1000,
         .max_connections = p->max_connections,
@@ -133,6 +154,10 @@ int iso_cmd_produce(int argc, char **argv)
         {"peer-transfers", 0, ISO_OPT_U32, &p.peer_transfers, "N", "hand-offs of one machine at once (default 4)", 1, 1024},
         {"peer-tokens", 0, ISO_OPT_U64, &p.peer_tokens, "N", "prompt tokens of one machine per minute (default: no limit)", 0, 0},
         {"receipts", 0, ISO_OPT_STRING, &p.receipts, "FILE", "where receipts are appended (default: node directory)", 0, 0},
+        {"batch", 0, ISO_OPT_U32, &p.batch, "N", "most rows of a step (default: 512, on a GPU 2048)", 1, 4608},
+        {"ring-mib", 0, ISO_OPT_U32, &p.ring_mib, "N", "pinned host memory of a hand-off, on a GPU (default 8)", 1, 4096},
+        {"timeline", 0, ISO_OPT_STRING, &p.timeline, "FILE", "write when the last hand-off computed, copied and sent, as JSON", 0, 0},
+        {"trace", 0, ISO_OPT_STRING, &p.trace, "FILE", "the same as Chrome trace events (Perfetto, chrome://tracing)", 0, 0},
         {"strict-template", 0, ISO_OPT_FLAG, &p.strict_template, NULL, "refuse consumers with another chat template", 0, 0},
         ISO_MODEL_OPTIONS(p.model),
         {"json", 0, ISO_OPT_FLAG, &p.json, NULL, "the ready line as JSON", 0, 0},

@@ -56,6 +56,13 @@ static json_t *answer_json(const struct run *r, const struct iso_answer *a)
                           "remote", (int)a->remote, "first_token_s", a->first_token_s, "prefill_s",
                           a->prefill_s, "decode_s", a->decode_s);
     if (a->remote) (void)json_object_set_new(j, "handoff", iso_remote_report_json(&a->report));
+    /* What computed it: the same fingerprints as in receipts. */
+    const struct iso_engine_info *i = iso_engine_info(r->engine);
+    iso_digest_hex(hex, &i->kernels);
+    (void)json_object_set_new(j, "build", json_string(iso_cli_commit()));
+    (void)json_object_set_new(j, "device", json_string(i->device));
+    (void)json_object_set_new(j, "isa", json_string(i->isa));
+    (void)json_object_set_new(j, "kernels", json_string(hex));
     return j;
 }
 

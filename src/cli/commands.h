@@ -13,9 +13,13 @@
     X(tokenize, "text on stdin, ids out")                                                          \
     X(template, "chat messages (JSON) on stdin, prompt text out")                                  \
     X(digest, "digests of a run, for comparing machines")                                          \
+    X(diff, "the first tensor and element at which two runs differ")                               \
     X(bench, "speed of prefill and decode")                                                        \
+    X(identity, "version, kernels of this machine, digests of a model")                            \
     X(doctor, "check this machine, its memory, ports and link")                                    \
     X(verify_receipt, "check a receipt of a hand-off")
+
+#define ISO_VERSION "0.1.0"
 
 /* The commit that this program was built from. */
 const char *iso_cli_commit(void);

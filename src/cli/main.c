@@ -72,7 +72,7 @@ int main(int argc, char **argv)
         return 0;
     }
     if (strcmp(argv[1], "--version") == 0) {
-        (void)printf("isobit 0.1.0 (%s) %s\n", ISO_COMMIT, ISO_ARITHMETIC);
+        (void)printf("isobit " ISO_VERSION " (%s) %s\n", ISO_COMMIT, ISO_ARITHMETIC);
         return 0;
     }
     const char *mask = getenv("ISO_CPU_MASK");

@@ -55,9 +55,9 @@ struct iso_model_options {
 };
 #define ISO_MODEL_OPTIONS(m)                                                                       \
     {"threads", 't', ISO_OPT_U32, &(m).threads, "N", "threads (default: all processors)", 1, 256}, \
-    {"device", 0, ISO_OPT_STRING, &(m).device, "NAME", "cpu (default) or cuda", 0, 0},             \
+    {"device", 0, ISO_OPT_STRING, &(m).device, "NAME", "cpu (default), cuda or metal", 0, 0},      \
     {"isa", 0, ISO_OPT_STRING, &(m).isa, "LEVEL",                                                  \
-     "auto; cpu: ref, avx2, avx512, vnni, neon; cuda: sm90, generic", 0, 0},                       \
+     "auto; cpu: ref, avx2, avx512, vnni, neon; cuda: sm90, generic; metal: serial", 0, 0},        \
     {"ctx", 'c', ISO_OPT_U32, &(m).ctx, "N", "context in tokens (default: the model's, at most 4096)",\
      1, 16777216}
 

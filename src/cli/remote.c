@@ -4,8 +4,11 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/mem.h"
+#include "cli/commands.h"
+#include "format/gguf.h"
 #include "handoff/plan.h"
 
 static enum iso_err open_node(struct iso_node **out, const char *dir)
@@ -30,6 +33,7 @@ enum iso_err iso_remote_open(struct iso_remote **out, const struct iso_remote_op
     struct iso_remote *r = iso_xalloc(1, sizeof(*r));
     const struct iso_consumer_options c = {.address = o->producer,
                                            .peer = o->peer,
+                                           .build = iso_cli_commit(),
                                            .mode = mode,
                                            .audit = o->audit,
                                            .deadline_ms = o->deadline_s * 1000,
@@ -80,6 +84,19 @@ enum iso_err iso_remote_local(struct iso_digest *visible, iso_session *s, const 
     free(rows);
     ISO_TRY(err);
     return iso_handoff_visible_digest(visible, s, (uint32_t)n, audit);
+}
+
+bool iso_remote_no_vocabulary(const char *model)
+{
+    static const char key[] = "tokenizer.ggml.model";
+    struct iso_gguf *g = NULL;
+    struct iso_gguf_str kind = {.s = "", .len = 0};
+    if (iso_gguf_open(&g, model) != ISO_OK) return false;
+    const bool known = iso_gguf_has(g, key) && iso_gguf_str(&kind, g, key) == ISO_OK;
+    const bool none = known && ((kind.len == 4 && memcmp(kind.s, "none", 4) == 0) ||
+                                (kind.len == 8 && memcmp(kind.s, "no_vocab", 8) == 0));
+    iso_gguf_close(g);
+    return none;
 }
 
 void iso_remote_report_print(const struct iso_consumer_report *r)

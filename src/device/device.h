@@ -36,6 +36,15 @@ enum iso_mem {
     ISO_MEM_RESULT, /* the logits operation's rows: the host reads them after sync */
 };
 
+/* A piece of a copy from the device's memory to pinned host memory. */
+struct iso_copy_part {
+    void *dst;
+    struct iso_span src;
+    size_t len;
+};
+
+#define ISO_DEVICE_COPIES 1024u /* copies under way at once, of all threads */
+
 struct iso_device_vt {
     const char *name;
     void (*close)(struct iso_device *dev);
@@ -82,6 +91,25 @@ struct iso_device_vt {
     /* Ends the step, whether or not it was finished. */
     void (*end)(struct iso_queue *q);
 
+    /* --- pages leave while a step runs ----------------------------------------------------------- */
+    /* All of these slots or none: NULL where the device shares the host's memory, where sync and host()
+     * say as much. Events and copies are numbers that grow, never 0; what came before is done too. */
+    /* Launches what was recorded so far and marks the place behind it; waits for nothing. */
+    enum iso_err (*event_record)(struct iso_queue *q, uint64_t *event);
+    /* ISO_E_AGAIN when the event is not done after timeout_ns (0 only asks; raises no message);
+     * ISO_E_GPU, ISO_E_TIMEOUT it hangs. Any thread. */
+    enum iso_err (*event_wait)(struct iso_device *dev, uint64_t event, int64_t timeout_ns);
+    /* Host memory that the copy engine reaches by itself (pinned). ISO_E_NOMEM. Any thread. */
+    enum iso_err (*pin)(struct iso_device *dev, size_t len, const char *what, void **p);
+    void (*unpin)(struct iso_device *dev, void *p);
+    /* Copies parts[n] into pinned memory on the copy engine, beside the step, when the event is done
+     * (0: now). Blocks on nothing. ISO_E_GPU. Any thread. */
+    enum iso_err (*copy_start)(struct iso_device *dev, const struct iso_copy_part *parts, size_t n,
+                               uint64_t event, uint64_t *copy);
+    /* As event_wait. *took_ns: how long the copy engine worked on it. One caller per copy, and soon:
+     * a device remembers only the last ISO_DEVICE_COPIES. */
+    enum iso_err (*copy_wait)(struct iso_device *dev, uint64_t copy, int64_t timeout_ns, int64_t *took_ns);
+
     /* --- proof --------------------------------------------------------------------------------- */
     /* Runs embedded vectors through every operation; under 100 ms. ISO_E_SELF_CHECK names it. */
     enum iso_err (*self_check)(struct iso_device *dev);
@@ -110,5 +138,11 @@ enum iso_err iso_device_cpu_open(struct iso_device **out, const char *isa, unsig
  * Errors: ISO_E_UNSUPPORTED this build has no CUDA, there is no driver or GPU, or no kernel for its
  * architecture (each by name); ISO_E_ARG isa; ISO_E_GPU, ISO_E_NOMEM. Free with dev->vt->close(dev). */
 enum iso_err iso_device_cuda_open(struct iso_device **out, const char *isa) ISO_NODISCARD;
+
+/* Opens an Apple GPU (or, built with METAL=emulated, a slow emulation of one for tests): isa is "auto",
+ * which is "concurrent", or "serial": one dispatch at a time, to hunt for missing barriers.
+ * Errors: ISO_E_UNSUPPORTED this build has no Metal, or there is no such GPU (by name); ISO_E_ARG isa;
+ * ISO_E_GPU, ISO_E_NOMEM. Free with dev->vt->close(dev). */
+enum iso_err iso_device_metal_open(struct iso_device **out, const char *isa) ISO_NODISCARD;
 
 #endif

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: MIT
  * device_cuda.cu - a CUDA GPU as a device: opening, memory, transfers, proof.
  *
- * Everything runs on one stream, so transfers and operations are in order without events. The first
- * CUDA failure is kept and every later call is refused with it: a lost device stays lost, and nothing
- * falls back to the CPU.
+ * Everything runs on one stream, so transfers and operations are in order without events; only pages that
+ * leave beside a step have a stream of their own (device_copy_cuda.cu). The first CUDA failure is kept and
+ * every later call is refused with it: a lost device stays lost, and nothing falls back to the CPU.
  */
 #include "device/device_cuda.h"
 
-#include <link.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +15,7 @@ extern "C" {
 #include "base/digest.h"
 #include "base/os.h"
 #include "base/pool.h"
+#include "device/program_image.h"
 #include "device/self_check.h"
 }
 
@@ -237,28 +237,17 @@ static enum iso_err cuda_self_check(struct iso_device *dev)
     return iso_device_self_check(dev);
 }
 
-/* Read-only segments of the program: host code and the GPU code that is embedded in it. */
-static int hash_segments(struct dl_phdr_info *info, size_t size, void *arg)
-{
-    (void)size;
-    for (int i = 0; i < info->dlpi_phnum; i++) {
-        const ElfW(Phdr) *p = &info->dlpi_phdr[i];
-        if (p->p_type != PT_LOAD || (p->p_flags & PF_W)) continue;
-        iso_hasher_update((struct iso_hasher *)arg, (const void *)(info->dlpi_addr + p->p_vaddr), p->p_memsz);
-    }
-    return 1; /* the first object is the program */
-}
+static __global__ void probe_kernel(void);
 
+/* The images that the driver chose for this chip: the probe's architecture is that of all kernels, since
+ * every file is compiled for the same list. */
 static void cuda_identity(struct iso_device *dev, struct iso_digest *out)
 {
     const struct iso_cuda_device *d = cuda_of(dev);
-    struct iso_hasher *h = iso_hasher_new();
-    iso_hasher_update(h, "cuda ", 5);
-    iso_hasher_update(h, d->level, strlen(d->level));
-    iso_hasher_update(h, d->chip_name, strlen(d->chip_name));
-    (void)dl_iterate_phdr(hash_segments, h);
-    iso_hasher_final(h, out);
-    iso_hasher_free(h);
+    cudaFuncAttributes chosen = {};
+    (void)cudaSetDevice(d->ordinal);
+    const bool known = cudaFuncGetAttributes(&chosen, probe_kernel) == cudaSuccess;
+    iso_gpu_kernels_digest(out, d->level, known ? (uint32_t)chosen.binaryVersion : 0);
 }
 
 static const char *cuda_level(const struct iso_device *dev)
@@ -292,12 +281,14 @@ static void cuda_close(struct iso_device *dev)
     struct iso_cuda_device *d = cuda_of(dev);
     (void)cudaSetDevice(d->ordinal);
     if (d->stream) (void)cudaStreamSynchronize(d->stream);
+    iso_cuda_copies_deinit(d);
     iso_cuda_queue_deinit(d);
     for (size_t i = 0; i <= d->n_buffers; i++) release(&d->buffer[i]);
     (void)cudaFree(d->scratch);
     (void)cudaFree(d->fault);
     if (d->fault_host) (void)cudaFreeHost(d->fault_host);
     if (d->stream) (void)cudaStreamDestroy(d->stream);
+    (void)pthread_mutex_destroy(&d->copies.lock);
     free(d);
 }
 
@@ -326,6 +317,7 @@ static const struct iso_device_vt *cuda_vt(void)
     vt.codes_bytes = cuda_codes_bytes;
     vt.parallel = cuda_parallel;
     iso_cuda_record_ops(&vt);
+    iso_cuda_copy_slots(&vt);
     return &vt;
 }
 
@@ -382,13 +374,14 @@ static enum iso_err open_into(struct iso_cuda_device *d, const char *isa)
     ISO_CUDA_OK(d, cudaMemsetAsync(d->fault, 0, sizeof(*d->fault), d->stream));
     *d->fault_host = 0;
     (void)iso_cuda_queue_init(d);
-    return iso_cuda_status(d);
+    return iso_cuda_copies_init(d);
 }
 
 extern "C" enum iso_err iso_device_cuda_open(struct iso_device **out, const char *isa)
 {
     struct iso_cuda_device *d = (struct iso_cuda_device *)iso_xalloc(1, sizeof(*d));
     d->dev.vt = cuda_vt();
+    (void)pthread_mutex_init(&d->copies.lock, NULL);
     (void)snprintf(d->chip_name, sizeof(d->chip_name), "GPU");
     const enum iso_err err = open_into(d, isa);
     if (err != ISO_OK) {

@@ -7,6 +7,7 @@
 #ifdef __cplusplus
 
 #include <cuda_runtime.h>
+#include <pthread.h>
 
 extern "C" {
 #include "base/mem.h"
@@ -89,6 +90,21 @@ struct iso_queue {
     uint32_t rows_buffer, n_rows, rows_cap;
 };
 
+#define ISO_CUDA_EVENTS 64u /* of steps; the engine runs at most 9 layers ahead of the oldest one */
+
+/* What lets pages leave beside a step: a stream of copies and the events of both streams. Number n is in
+ * place n modulo the length; events are made at their first use. */
+struct iso_cuda_copies {
+    pthread_mutex_t lock; /* all below */
+    cudaStream_t stream;
+    cudaEvent_t event[ISO_CUDA_EVENTS];
+    int64_t event_ns[ISO_CUDA_EVENTS]; /* when it was recorded */
+    uint64_t n_events;
+    cudaEvent_t begin[ISO_DEVICE_COPIES], end[ISO_DEVICE_COPIES];
+    int64_t copy_ns[ISO_DEVICE_COPIES];
+    uint64_t n_copies;
+};
+
 struct iso_cuda_device {
     struct iso_device dev;
     int ordinal;
@@ -108,6 +124,7 @@ struct iso_cuda_device {
     struct iso_cuda_graph last; /* the step before, without a graph */
     uint64_t clock;
     uint64_t n_graph_launches;
+    struct iso_cuda_copies copies;
 };
 
 static inline uint8_t *iso_cuda_at(const struct iso_cuda_device *d, struct iso_span s)
@@ -128,7 +145,7 @@ bool iso_cuda_scratch(struct iso_cuda_device *d, size_t len);
 /* Makes a result buffer's mirror at least len bytes. False: noted. */
 bool iso_cuda_mirror(struct iso_cuda_device *d, struct iso_cuda_buffer *b, size_t len);
 
-/* device_queue_cuda.cu */
+/* device_queue_cuda.cu; graphs_drop is in device_graph_cuda.cu */
 enum iso_err iso_cuda_begin(struct iso_device *dev, struct iso_queue **queue);
 enum iso_err iso_cuda_sync(struct iso_queue *q);
 void iso_cuda_end(struct iso_queue *q);
@@ -138,6 +155,19 @@ bool iso_cuda_queue_init(struct iso_cuda_device *d);
 void iso_cuda_queue_deinit(struct iso_cuda_device *d);
 /* Waits for everything on the stream. */
 enum iso_err iso_cuda_wait(struct iso_cuda_device *d);
+
+/* device_launch_cuda.cu: all kernels of the list onto the stream; and before that, never inside a capture,
+ * memory that the list needs and that may have to grow. */
+void iso_cuda_launch_all(struct iso_queue *q);
+bool iso_cuda_ready_memory(struct iso_queue *q);
+
+/* device_graph_cuda.cu: launches what was recorded. */
+void iso_cuda_flush(struct iso_queue *q);
+
+/* device_copy_cuda.cu */
+enum iso_err iso_cuda_copies_init(struct iso_cuda_device *d);
+void iso_cuda_copies_deinit(struct iso_cuda_device *d);
+void iso_cuda_copy_slots(struct iso_device_vt *vt); /* fills the slots for pages that leave beside a step */
 
 #endif
 

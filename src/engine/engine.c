@@ -238,7 +238,8 @@ static enum iso_err open_device(struct iso_engine *e, const struct iso_engine_op
     const char *name = o->device ? o->device : "cpu";
     if (strcmp(name, "cpu") == 0) return iso_device_cpu_open(&e->dev, o->isa, o->n_threads);
     if (strcmp(name, "cuda") == 0) return iso_device_cuda_open(&e->dev, o->isa);
-    ISO_FAIL(ISO_E_ARG, "device '%s': cpu or cuda", name);
+    if (strcmp(name, "metal") == 0) return iso_device_metal_open(&e->dev, o->isa);
+    ISO_FAIL(ISO_E_ARG, "device '%s': cpu, cuda or metal", name);
 }
 
 static enum iso_err open_into(struct iso_engine *e, const struct iso_engine_options *o)

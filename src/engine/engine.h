@@ -81,8 +81,8 @@ struct iso_session {
     uint32_t end_page[ISO_KV_CLASSES];   /* one behind the last page held */
     uint32_t logits_row;  /* row of b.logits in the last step, or UINT32_MAX */
     uint32_t pending;     /* rows of the step being run */
-    iso_kv_ready_fn *ready;
-    void *ready_arg;
+    iso_kv_ready_fn *ready, *computed; /* see isobit_kv.h */
+    void *ready_arg, *computed_arg;
 };
 
 /* A step as the forward routine sees it: rows already described in the device buffers. */
@@ -90,8 +90,10 @@ struct iso_forward {
     struct iso_engine *e;
     uint32_t n_rows, n_out;    /* n_out rows want logits, listed in out_index */
     const struct iso_progress *cancel;
-    /* Called after each layer's k and v are written; may be NULL. */
+    /* Called when each layer's k and v are written, on a device with a copy engine: when they will be
+     * at e->shadow.ready. layer_computed: when they were seen to be. NULL: nobody listens. */
     void (*layer_done)(void *arg, uint32_t layer);
+    void (*layer_computed)(void *arg, uint32_t layer);
     void *arg;
 };
 

@@ -7,8 +7,17 @@
  */
 #include <math.h>
 
+#include "base/clock.h"
 #include "base/fpenv.h"
+#include "base/mem.h"
 #include "engine/engine.h"
+
+/* A device with a copy engine runs behind the recording while somebody listens, so that pages leave under
+ * the next layers and the host's launches hide; how far behind is bounded, because a cancelled step waits
+ * for what was launched. One layer is always in front of the one that runs: the device never idles. */
+#define AHEAD_NS 30000000 /* of work: well below the 100 ms in which a cancel must be through */
+#define AHEAD_LAYERS 8u
+#define ASK_NS 5000000    /* between two looks at cancel while waiting */
 
 /* The step being recorded. */
 struct run {
@@ -19,6 +28,10 @@ struct run {
     const struct iso_step_buffers *b;
     struct iso_queue *q;
     uint32_t n_rows; /* rows still in the step: the last layer drops those without output */
+    /* Layers that listeners know and that the device may not have done: events of first .. end-1. */
+    uint64_t event[AHEAD_LAYERS + 1];
+    uint32_t first, end;
+    int64_t seen_ns, layer_ns; /* when a layer was last seen done, and the time between two; 0: unknown */
 };
 
 /* Shows a finished tensor to the tap, if there is one. The CPU device is done when an operation
@@ -197,6 +210,60 @@ static void drop_rows(struct run *r, uint32_t n_out)
     r->n_rows = n_out;
 }
 
+static enum iso_err check_cancel(const struct run *r, const struct iso_forward *f, uint32_t l)
+{
+    if (f->cancel && f->cancel->fn && f->cancel->fn(f->cancel->arg, l, r->hp->n_layers)) {
+        ISO_FAIL(ISO_E_CANCELLED, "cancelled before layer %u", l);
+    }
+    return ISO_OK;
+}
+
+/* Waits for the oldest layer under way and tells who listens. */
+static enum iso_err await_layer(struct run *r, const struct iso_forward *f)
+{
+    const uint64_t event = r->event[r->first % (AHEAD_LAYERS + 1)];
+    enum iso_err err = ISO_OK;
+    while ((err = r->vt->event_wait(r->e->dev, event, ASK_NS)) == ISO_E_AGAIN) {
+        ISO_TRY(check_cancel(r, f, r->end));
+    }
+    ISO_TRY(err);
+    const int64_t now = iso_clock_ns();
+    if (r->seen_ns != 0) r->layer_ns = now - r->seen_ns;
+    r->seen_ns = now;
+    f->layer_computed(f->arg, r->first++);
+    return ISO_OK;
+}
+
+/* Most layers that may be under way. */
+static uint32_t ahead(const struct run *r)
+{
+    if (r->layer_ns == 0) return 1;
+    const int64_t n = AHEAD_NS / r->layer_ns;
+    return n < 1 ? 1 : (uint32_t)ISO_MIN(n, (int64_t)AHEAD_LAYERS);
+}
+
+/* The k and v of layer l are recorded: listeners may have its pages when the event is done, which on a
+ * device without events is now. */
+static enum iso_err tell(struct run *r, const struct iso_forward *f, uint32_t l)
+{
+    if (r->vt->event_record == NULL) {
+        ISO_TRY(r->vt->sync(r->q));
+        iso_pages_changed(r->e);
+        f->layer_computed(f->arg, l);
+        f->layer_done(f->arg, l);
+        return ISO_OK;
+    }
+    uint64_t *event = &r->event[l % (AHEAD_LAYERS + 1)];
+    ISO_TRY(r->vt->event_record(r->q, event));
+    iso_pages_changed(r->e);
+    r->e->shadow.ready = *event;
+    r->end = l + 1;
+    f->layer_done(f->arg, l);
+    r->e->shadow.ready = 0;
+    while (r->end - r->first > ahead(r)) ISO_TRY(await_layer(r, f));
+    return ISO_OK;
+}
+
 /* One layer. In the last one, rows without output end after their k and v. */
 static enum iso_err layer(struct run *r, const struct iso_forward *f, uint32_t l)
 {
@@ -206,11 +273,7 @@ static enum iso_err layer(struct run *r, const struct iso_forward *f, uint32_t l
     ISO_TRY(show(r, l, "attn_norm", r->b->tap, r->hp->n_embd));
     project_qkv(r, w, !drop, true);
     ISO_TRY(heads(r, l, !drop, true));
-    if (f->layer_done != NULL) {
-        ISO_TRY(r->vt->sync(r->q));
-        iso_pages_changed(r->e);
-        f->layer_done(f->arg, l);
-    }
+    if (f->layer_done != NULL) ISO_TRY(tell(r, f, l));
     if (drop) {
         if (f->n_out == 0) return ISO_OK;
         drop_rows(r, f->n_out);
@@ -240,12 +303,11 @@ static enum iso_err record(struct run *r, const struct iso_forward *f)
 {
     ISO_TRY(embed(r));
     for (uint32_t l = 0; l < r->hp->n_layers; l++) {
-        if (f->cancel && f->cancel->fn && f->cancel->fn(f->cancel->arg, l, r->hp->n_layers)) {
-            ISO_FAIL(ISO_E_CANCELLED, "cancelled before layer %u", l);
-        }
+        ISO_TRY(check_cancel(r, f, l));
         ISO_TRY(layer(r, f, l));
     }
     if (f->n_out > 0) ISO_TRY(logits(r, f));
+    while (r->first < r->end) ISO_TRY(await_layer(r, f));
     return r->vt->sync(r->q);
 }
 

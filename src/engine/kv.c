@@ -35,6 +35,70 @@ uint32_t iso_session_first_page(const iso_session *s, enum iso_kv_class c)
     return s->first_page[c];
 }
 
+void iso_session_on_computed(iso_session *s, iso_kv_ready_fn *fn, void *arg)
+{
+    s->computed = fn;
+    s->computed_arg = arg;
+}
+
+/* --- export beside a running step ---------------------------------------------------------------- */
+
+bool iso_engine_kv_copies(const iso_engine *e)
+{
+    return e->dev->vt->copy_start != NULL;
+}
+
+uint64_t iso_session_ready_event(const iso_session *s)
+{
+    return s->e->shadow.ready;
+}
+
+uint32_t iso_session_page_slot(const iso_session *s, enum iso_kv_class c, uint32_t page)
+{
+    if (page < s->first_page[c] || page >= s->end_page[c]) return UINT32_MAX;
+    return iso_engine_table(s->e, c, s->index)[page];
+}
+
+enum iso_err iso_kv_pin(void **out, iso_engine *e, size_t len)
+{
+    return e->dev->vt->pin(e->dev, len, "pages on their way to the wire", out);
+}
+
+void iso_kv_unpin(iso_engine *e, void *p)
+{
+    if (p != NULL) e->dev->vt->unpin(e->dev, p);
+}
+
+enum iso_err iso_kv_event_wait(iso_engine *e, uint64_t event, int64_t timeout_ns)
+{
+    return event == 0 ? ISO_OK : e->dev->vt->event_wait(e->dev, event, timeout_ns);
+}
+
+enum iso_err iso_kv_copy_start(uint64_t *copy, iso_engine *e, uint32_t layer, const uint32_t *slots,
+                               uint32_t n, void *dst, uint64_t event)
+{
+    struct iso_copy_part part[ISO_KV_COPY_PAGES];
+    const struct iso_kv_pool *p = &e->pool[e->layer_class[layer]];
+    size_t n_parts = 0;
+    assert(n > 0 && n <= ISO_KV_COPY_PAGES);
+    for (uint32_t i = 0; i < n; i++) {
+        if (i > 0 && slots[i] == slots[i - 1] + 1) { /* side by side */
+            part[n_parts - 1].len += p->slot_bytes;
+            continue;
+        }
+        part[n_parts++] = (struct iso_copy_part){
+            .dst = (uint8_t *)dst + i * p->slot_bytes,
+            .src = iso_kv_pool_span(p, e->layer_in_class[layer], slots[i]),
+            .len = p->slot_bytes};
+    }
+    return e->dev->vt->copy_start(e->dev, part, n_parts, event, copy);
+}
+
+enum iso_err iso_kv_copy_wait(int64_t *took_ns, iso_engine *e, uint64_t copy, int64_t timeout_ns)
+{
+    return e->dev->vt->copy_wait(e->dev, copy, timeout_ns, took_ns);
+}
+
 void iso_session_kv_chain(struct iso_digest *out, const iso_session *s)
 {
     const struct iso_kv_layout *y = &s->e->layout;

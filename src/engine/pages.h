@@ -22,6 +22,8 @@ struct iso_shadow {
     uint8_t *bytes[ISO_KV_CLASSES]; /* [n_layers][n_slots][slot_bytes], NULL until first used */
     uint32_t *epoch[ISO_KV_CLASSES]; /* [n_layers][n_slots]: when bytes were the device's, or a state */
     uint32_t now;                  /* counts whatever may change pages */
+    uint64_t ready; /* the device's event behind the layer that listeners hear of, 0: it is done. Stepping
+                       thread only. */
     uint8_t *bounce;               /* one slot's pages, for changes from the host; NULL on shared memory */
 };
 

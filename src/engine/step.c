@@ -77,6 +77,17 @@ static void layer_done(void *arg, uint32_t layer)
     iso_alloc_guard_begin();
 }
 
+static void layer_computed(void *arg, uint32_t layer)
+{
+    const struct done_arg *d = arg;
+    iso_alloc_guard_end();
+    for (size_t i = 0; i < d->n_rows; i += d->rows[i].session->pending) {
+        struct iso_session *s = d->rows[i].session;
+        if (s->computed) s->computed(s->computed_arg, s, layer, s->n, s->n + s->pending);
+    }
+    iso_alloc_guard_begin();
+}
+
 /* The logits of the last step are gone once the next one runs. */
 static void forget_logits(struct iso_engine *e)
 {
@@ -105,13 +116,16 @@ static enum iso_err run_locked(struct iso_engine *e, const struct iso_row *rows,
         struct iso_session *s = rows[i].session;
         iso_session_expire(s);
         ISO_TRY(iso_session_grow(s, s->pending));
-        watched |= s->ready != NULL;
+        watched |= s->ready != NULL || s->computed != NULL;
     }
     struct done_arg d = {rows, n_rows};
     const struct iso_progress asking = {ask, (void *)(uintptr_t)cancel};
     struct iso_forward f = {.e = e, .n_rows = (uint32_t)n_rows, .arg = &d};
     if (cancel && cancel->fn) f.cancel = &asking;
-    if (watched) f.layer_done = layer_done;
+    if (watched) {
+        f.layer_done = layer_done;
+        f.layer_computed = layer_computed;
+    }
     forget_logits(e);
     f.n_out = describe(e, rows, n_rows);
     return iso_forward_run(&f);
@@ -205,5 +219,5 @@ enum iso_err iso_session_decode(iso_session *s, int32_t id)
 
 void iso_logits_digest(struct iso_digest *out, const float *logits, size_t n)
 {
-    iso_sha256(out, logits, n * sizeof(*logits));
+    iso_sha256_f32(out, logits, n);
 }

@@ -78,6 +78,7 @@ static void fill_receipt(struct iso_consumer *c, const struct iso_fetch *f)
     r->time_s = iso_clock_wall_s();
     (void)snprintf(r->node, sizeof(r->node), "%s", iso_node_name(c->node));
     (void)snprintf(r->peer, sizeof(r->peer), "%s", p->peer);
+    iso_receipt_set_engine(r, c->build, iso_engine_info(iso_session_engine(f->s)));
     r->compute_us = (int64_t)f->manifest.compute_us;
     r->wire_us = micros(p->wire_s);
     r->wire_busy_us = micros(p->wire_busy_s);
@@ -184,7 +185,7 @@ static void succeed(struct iso_consumer *c, const struct iso_fetch *f)
 }
 
 /* A row with the code; a failed audit also leaves a receipt, as evidence. */
-static void fail(struct iso_consumer *c, struct iso_fetch *f)
+static void fail(struct iso_consumer *c, struct iso_fetch *f, enum iso_err err)
 {
     enum iso_reason ignored = ISO_REASON_OK;
     struct iso_consumer_report *r = &c->report;
@@ -201,7 +202,7 @@ static void fail(struct iso_consumer *c, struct iso_fetch *f)
         fill_receipt(c, f);
         flush_receipt(c);
     }
-    (void)iso_err_adopt(ISO_OK, detail);
+    (void)iso_err_adopt(err, detail);
 }
 
 static enum iso_err fetch_taken(struct iso_consumer *c, struct iso_fetch *f)
@@ -219,12 +220,12 @@ static enum iso_err fetch_taken(struct iso_consumer *c, struct iso_fetch *f)
     pthread_mutex_unlock(&c->lock);
     if (cut && f->reason != ISO_REASON_CANCELLED) {
         f->reason = ISO_REASON_CANCELLED;
-        err = ISO_E_CANCELLED;
+        err = iso_err_raise(ISO_E_CANCELLED, __FILE__, __LINE__, "cancelled");
     }
     if (err == ISO_OK)
         succeed(c, f);
     else
-        fail(c, f);
+        fail(c, f, err);
     if (admitted) iso_policy_result(c->policy, c->report.reason, iso_clock_ns());
     iso_log(ISO_LOG_DEBUG, "consumer", "fetch peer=%s request=%s reason=%s tokens=%u bytes=%llu",
             c->report.peer, c->report.request_id, iso_reason_name(c->report.reason), f->n,
@@ -412,6 +413,7 @@ enum iso_err iso_consumer_new(struct iso_consumer **out,
     if (c->opt.dial_ms == 0) c->opt.dial_ms = ISO_CONSUMER_DIAL_MS;
     c->address = copy(options->address);
     c->peer = copy(options->peer);
+    c->build = copy(options->build);
     c->receipts_path = receipts_path(node, options->receipts_path);
     c->policy = iso_policy_new(options->mode);
     c->source = (struct iso_kv_source){.name = "producer",
@@ -444,6 +446,7 @@ void iso_consumer_free(struct iso_consumer *c)
     (void)pthread_mutex_destroy(&c->lock);
     free(c->address);
     free(c->peer);
+    free(c->build);
     free(c->receipts_path);
     free(c);
 }

@@ -35,6 +35,7 @@ struct iso_consumer;
 struct iso_consumer_options {
     const char *address;       /* of the producer, "HOST:PORT" */
     const char *peer;          /* node that must answer; NULL: any enrolled one */
+    const char *build;         /* fingerprint of this program for receipts, at most 64 characters */
     enum iso_policy_mode mode; /* for iso_consumer_prefill() and iso_consumer_decide() */
     uint32_t audit;            /* positions to recompute per hand-off; 0: none */
     uint32_t deadline_ms;      /* of a whole fetch */

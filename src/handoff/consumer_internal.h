@@ -32,7 +32,7 @@ struct iso_consumer {
     struct iso_node *node;
     struct iso_ledger *ledger;
     struct iso_policy *policy;
-    char *address, *peer, *receipts_path; /* peer, receipts_path may be NULL */
+    char *address, *peer, *build, *receipts_path; /* all but address may be NULL */
     struct iso_consumer_options opt;      /* strings of it are not used later */
     struct iso_kv_source source;
     atomic_bool cancelled; /* the running fetch is to end */

@@ -490,9 +490,10 @@ enum iso_err iso_fetch_run(struct iso_fetch *f)
     const enum iso_err err = run(f);
     report_wire(f);
     f->report->total_s = seconds(iso_clock_ns() - f->start_ns);
-    if (err != ISO_OK) undo(f, err);
+    /* First of all: its thread reads the staged pages and this frame's plan. */
     iso_intake_stop(f->intake);
     f->intake = NULL;
+    if (err != ISO_OK) undo(f, err);
     iso_buf_deinit(&f->request_text);
     iso_plan_deinit(&f->plan);
     return err;

@@ -11,12 +11,16 @@
 #include "base/mem.h"
 #include "handoff/manifest.h"
 #include "handoff/producer_internal.h"
+#include "handoff/producer_stream.h"
 #include "handoff/receipt.h"
 #include "handoff/wait.h"
 
 #define ACCEPT_MS 200                /* between two looks at finished threads */
 #define TURN_NS (20 * ISO_NS_PER_MS) /* between two looks at a waiting peer: well under 100 ms */
 #define PATH_LEN 4096u
+#define LAYER_NS (40 * ISO_NS_PER_MS) /* longest layer of a chunk: two may be under way when a CANCEL comes */
+#define CHUNK_MIN 64u                 /* rows that are never cut further: a page */
+#define CHUNK_FIRST 128u
 
 /* --- queue --------------------------------------------------------------------------------------
  */
@@ -67,6 +71,93 @@ void iso_producer_unlock(struct iso_producer *p)
     p->computing = false;
     pthread_cond_broadcast(&p->turn);
     pthread_mutex_unlock(&p->lock);
+}
+
+/* --- rings --------------------------------------------------------------------------------------
+ */
+
+enum iso_err iso_producer_take_ring(struct iso_producer *p, struct iso_ring **out)
+{
+    *out = NULL;
+    if (!iso_engine_kv_copies(p->engine)) return ISO_OK;
+    pthread_mutex_lock(&p->lock);
+    struct iso_ring *r = p->rings;
+    if (r != NULL) p->rings = r->next;
+    pthread_mutex_unlock(&p->lock);
+    if (r == NULL) {
+        ISO_TRY(iso_ring_new(&r, p->engine, p->opt.ring_bytes, ISO_STREAM_FRAME_BYTES));
+        pthread_mutex_lock(&p->lock);
+        p->stats.ring_bytes += r->bytes;
+        pthread_mutex_unlock(&p->lock);
+    }
+    *out = r;
+    return ISO_OK;
+}
+
+/* Kept for the next transfer: pinning is slow and stops the device for a moment. */
+void iso_producer_give_ring(struct iso_producer *p, struct iso_ring *ring)
+{
+    if (ring == NULL) return;
+    pthread_mutex_lock(&p->lock);
+    ring->next = p->rings;
+    p->rings = ring;
+    pthread_mutex_unlock(&p->lock);
+}
+
+uint64_t iso_producer_ring_bytes(const struct iso_producer *p)
+{
+    if (!iso_engine_kv_copies(p->engine)) return 0;
+    return iso_ring_bytes(p->engine, p->opt.ring_bytes, ISO_STREAM_FRAME_BYTES);
+}
+
+static void free_rings(struct iso_producer *p)
+{
+    while (p->rings != NULL) {
+        struct iso_ring *r = p->rings;
+        p->rings = r->next;
+        iso_ring_free(r);
+    }
+}
+
+/* --- chunks and timelines -----------------------------------------------------------------------
+ */
+
+/* Where to begin: a GPU with what it is fastest with, a CPU with what even a slow one is soon through. */
+static uint32_t first_chunk(const iso_engine *e)
+{
+    const uint32_t n_batch = iso_engine_info(e)->n_batch;
+    return iso_engine_kv_copies(e) ? n_batch : ISO_MIN(n_batch, CHUNK_FIRST);
+}
+
+/* Long chunks are faster, but a cancel waits for the layers that are under way. The bits are the same. */
+void iso_producer_adapt_chunk(struct iso_producer *p, uint32_t rows, int64_t took_ns)
+{
+    const struct iso_engine_info *info = iso_engine_info(p->engine);
+    const int64_t layer_ns = took_ns / info->n_layers;
+    if (rows < p->chunk) return; /* the prompt's end tells nothing */
+    if (layer_ns > LAYER_NS && p->chunk >= 2 * CHUNK_MIN)
+        p->chunk /= 2;
+    else if (layer_ns * 3 < LAYER_NS)
+        p->chunk = ISO_MIN(2 * p->chunk, info->n_batch);
+}
+
+static void write_file(const struct iso_timeline *timeline,
+                       const struct iso_timeline_about *about,
+                       const char *path,
+                       bool trace)
+{
+    if (path == NULL || iso_timeline_write(timeline, about, path, trace) == ISO_OK) return;
+    iso_log(ISO_LOG_ERROR, "producer", "timeline %s", iso_err_message());
+}
+
+void iso_producer_write_timeline(struct iso_producer *p,
+                                 const struct iso_timeline *timeline,
+                                 const struct iso_timeline_about *about)
+{
+    pthread_mutex_lock(&p->files);
+    write_file(timeline, about, p->timeline_path, false);
+    write_file(timeline, about, p->trace_path, true);
+    pthread_mutex_unlock(&p->files);
 }
 
 /* --- quotas -------------------------------------------------------------------------------------
@@ -348,9 +439,13 @@ enum iso_err iso_producer_new(struct iso_producer **out,
     if (p->opt.peer_transfers == 0) p->opt.peer_transfers = ISO_PRODUCER_PEER_TRANSFERS;
     (void)snprintf(p->build, sizeof(p->build), "%s", options->build ? options->build : "");
     p->receipts_path = receipts_path(node, options->receipts_path);
+    if (options->timeline_path != NULL) p->timeline_path = iso_xstrdup(options->timeline_path);
+    if (options->trace_path != NULL) p->trace_path = iso_xstrdup(options->trace_path);
+    p->chunk = first_chunk(engine);
     p->n_conns = p->opt.max_connections + ISO_CHANNEL_UNAUTHENTICATED_MAX;
     p->conns = iso_xalloc(p->n_conns, sizeof(*p->conns));
     (void)pthread_mutex_init(&p->lock, NULL);
+    (void)pthread_mutex_init(&p->files, NULL);
     iso_wait_init(&p->turn);
     const enum iso_err err = open_producer(p, options, &why);
     if (err != ISO_OK) {
@@ -367,8 +462,12 @@ void iso_producer_free(struct iso_producer *p)
     if (p == NULL) return;
     iso_listener_free(p->listener);
     iso_ledger_free(p->ledger);
+    free_rings(p);
     (void)pthread_cond_destroy(&p->turn);
     (void)pthread_mutex_destroy(&p->lock);
+    (void)pthread_mutex_destroy(&p->files);
+    free(p->timeline_path);
+    free(p->trace_path);
     free(p->receipts_path);
     free(p->conns);
     free(p);

@@ -3,7 +3,9 @@
  *
  * One thread per connection, one prefill at a time in the order of arrival; a waiting consumer gets
  * a heartbeat each second. Pages leave while the next layer computes, on a thread of the transfer,
- * so a slow wire delays nobody: the next prefill starts while the last pages are still sent.
+ * so a slow wire delays nobody: the next prefill starts while the last pages are still sent. A cancelled
+ * prefill ends within 100 ms: prompts are computed in chunks whose layers take at most 40 ms, and at most
+ * a layer more than 30 ms of work is under way.
  */
 #ifndef ISO_HANDOFF_PRODUCER_H
 #define ISO_HANDOFF_PRODUCER_H
@@ -30,6 +32,10 @@ struct iso_producer_options {
     const char *ledger_path;   /* NULL: in the node's directory */
     const char *receipts_path; /* NULL: in the node's directory; "": none are written */
     const char *build;         /* fingerprint of this program for the seal, at most 64 characters */
+    const char *timeline_path; /* each hand-off replaces this file with its timeline; NULL: none */
+    const char *trace_path;    /* the same as Chrome trace events */
+    size_t ring_bytes;         /* host memory for the pages of one hand-off; only for a device with memory
+                                  of its own. 0: ISO_RING_BYTES */
     uint32_t max_deadline_ms;  /* longest transfer, whatever the consumer wishes */
     uint32_t max_connections;
     uint32_t peer_transfers;  /* of one consumer at a time, waiting ones included */
@@ -48,6 +54,7 @@ struct iso_producer_stats {
     unsigned active;                               /* transfers that wait, compute or send */
     unsigned queued;                               /* of them, waiting for the engine */
     bool computing;
+    uint64_t ring_bytes; /* host memory in rings now */
 };
 
 /* Opens ledger and listener; computes the engine's identity, which may read the whole model file.
@@ -64,6 +71,9 @@ enum iso_err iso_producer_new(struct iso_producer **out,
                               enum iso_reason *reason) ISO_NODISCARD;
 void iso_producer_free(struct iso_producer *p);
 uint16_t iso_producer_port(const struct iso_producer *p);
+
+/* Pinned host memory that one hand-off needs; 0 where pages are sent from where they were computed. */
+uint64_t iso_producer_ring_bytes(const struct iso_producer *p);
 
 /* Serves until iso_producer_stop(); then ends every transfer and joins every thread.
  * Errors: ISO_E_IO the listening socket failed. */

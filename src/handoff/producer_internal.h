@@ -9,6 +9,8 @@
 #include "handoff/channel.h"
 #include "handoff/ledger.h"
 #include "handoff/producer.h"
+#include "handoff/producer_ring.h"
+#include "handoff/producer_timeline.h"
 #include "handoff/request.h"
 
 /* A peer's use of this producer. */
@@ -43,6 +45,8 @@ struct iso_producer {
     char build[ISO_HANDOFF_TEXT_MAX];
     struct iso_producer_options opt; /* strings of it are not used later */
     struct iso_identity_doc identity;
+    char *timeline_path, *trace_path; /* NULL: none */
+    pthread_mutex_t files;            /* one transfer at a time writes them; taken alone */
     atomic_bool stopping;
 
     pthread_mutex_t lock; /* guards all below; never held while waiting for disk, wire or engine */
@@ -54,6 +58,8 @@ struct iso_producer {
     struct iso_waiter *queue; /* the first one is next */
     bool computing;
     unsigned sessions; /* that transfers hold */
+    struct iso_ring *rings; /* without a transfer; as many as there were transfers at once */
+    uint32_t chunk;         /* rows of a step; whose turn it is may use it without the lock */
     struct iso_producer_stats stats;
     int64_t logged_ns[ISO_REASON_COUNT]; /* last row of an unauthenticated refusal */
     uint32_t unlogged[ISO_REASON_COUNT]; /* refusals since that have no row */
@@ -78,5 +84,19 @@ void iso_producer_leave(struct iso_producer *p, const char *peer);
  * iso_producer_unlock(). */
 bool iso_producer_turn(struct iso_producer *p, bool (*stop)(void *arg, uint32_t queued), void *arg);
 void iso_producer_unlock(struct iso_producer *p);
+
+/* Host memory for one transfer's pages; *out NULL where the engine's device needs none.
+ * Errors: ISO_E_NOMEM. */
+enum iso_err iso_producer_take_ring(struct iso_producer *p, struct iso_ring **out) ISO_NODISCARD;
+void iso_producer_give_ring(struct iso_producer *p, struct iso_ring *ring); /* NULL is fine */
+
+/* After a step of so many rows: the next ones are longer or shorter, see producer.h. Whose turn it is. */
+void iso_producer_adapt_chunk(struct iso_producer *p, uint32_t rows, int64_t took_ns);
+
+/* Writes the files that the options want. The peer has its pages: a file that cannot be written is a
+ * message in the log, not a failure. */
+void iso_producer_write_timeline(struct iso_producer *p,
+                                 const struct iso_timeline *timeline,
+                                 const struct iso_timeline_about *about);
 
 #endif

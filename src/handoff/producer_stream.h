@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT
  * producer_stream.h - sends the pages of one prefill while it runs: queue, sender thread, seal.
  *
- * The stepping thread calls iso_stream_ready() when a layer of a chunk is done; it notes which
- * pages became whole and returns at once. One thread hashes and sends them, so a slow wire never
- * stops the prefill: pages wait in the session's pool, the queue holds ranges only and has room for
- * all of them. When the prefill has ended and all is sent, the same thread sends the seal. It also
- * sends the heartbeats, from the first moment on.
+ * The stepping thread calls iso_stream_ready() when a layer of a chunk is done or on its way; it notes
+ * which pages become whole and returns at once. One thread drives the copy engine where the device has
+ * one (producer_ring.h), hashes and sends, so a slow wire never stops the prefill: pages wait in the
+ * session's pool, the queue holds ranges only and has room for all of them. When the prefill has ended
+ * and all is sent, the same thread sends the seal. It also sends the heartbeats, from the first moment on.
  */
 #ifndef ISO_HANDOFF_PRODUCER_STREAM_H
 #define ISO_HANDOFF_PRODUCER_STREAM_H
@@ -18,6 +18,8 @@
 #include "handoff/channel.h"
 #include "handoff/manifest.h"
 #include "handoff/plan.h"
+#include "handoff/producer_ring.h"
+#include "handoff/producer_timeline.h"
 #include "handoff/reason.h"
 #include "isobit_kv.h"
 
@@ -26,26 +28,20 @@
 
 struct iso_stream;
 
-struct iso_stream_times {
-    int64_t first_ns; /* when the first PAGES frame was handed over, 0: none yet */
-    int64_t copy_ns;  /* hashing */
-    int64_t wire_ns;  /* inside sends: encryption, and waiting for the wire */
-    uint64_t bytes;   /* of pages sent */
-};
-
 /* Appends the SEAL payload for the page digests [plan->n_pages] to out; called once, on the
- * sender's thread, when all pages are sent. */
+ * sender's thread, when all pages are sent: the timeline is then complete. */
 typedef enum iso_err iso_stream_seal_fn(void *arg,
                                         struct iso_buf *out,
-                                        const struct iso_digest *digests,
-                                        const struct iso_stream_times *times);
+                                        const struct iso_digest *digests);
 
 struct iso_stream_config {
     struct iso_channel *ch;
     const struct iso_plan *plan;
-    uint32_t stream;  /* number of the transfer */
-    uint32_t n_steps; /* most calls of iso_stream_ready() per layer */
+    uint32_t stream; /* number of the transfer */
     int64_t deadline_ns;
+    iso_engine *engine;
+    struct iso_ring *ring; /* NULL: pages are sent from where iso_session_page() has them */
+    struct iso_timeline *timeline;
     iso_stream_seal_fn *seal;
     void *arg;
 };
@@ -73,10 +69,8 @@ bool iso_stream_done(struct iso_stream *st, int64_t timeout_ms);
 /* Has it failed? Thread: any. */
 bool iso_stream_failed(struct iso_stream *st);
 
-/* Waits for the thread and frees the stream. times may be NULL.
+/* Waits for the thread and frees the stream; no copy is under way then. *bytes: of pages sent.
  * Errors: the first failure of the thread with its *reason; ISO_E_CANCELLED after an abort. */
-enum iso_err iso_stream_join(struct iso_stream *st,
-                             struct iso_stream_times *times,
-                             enum iso_reason *reason) ISO_NODISCARD;
+enum iso_err iso_stream_join(struct iso_stream *st, uint64_t *bytes, enum iso_reason *reason) ISO_NODISCARD;
 
 #endif

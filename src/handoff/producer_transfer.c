@@ -36,8 +36,14 @@ struct transfer {
     iso_session *session;
     struct iso_stream *out;
     uint8_t key[ISO_SEAL_KEY_LEN];
-    int64_t queue_ns, compute_ns;
-    struct iso_stream_times times;
+    int64_t queue_ns;
+    struct iso_timeline timeline;
+    int64_t layer_ns;   /* since when the layer in hand is computed */
+    uint32_t chunk;     /* most rows of its steps */
+    struct iso_ring *ring; /* while the stream runs; NULL where none is needed */
+    uint32_t ring_slots;
+    uint64_t ring_bytes;
+    uint64_t sent; /* bytes of pages */
     struct iso_digest manifest; /* of the seal */
     struct iso_receipt receipt; /* filled when the seal is made, on the sender's thread */
     enum iso_reason reason;     /* how it ended */
@@ -229,11 +235,10 @@ static enum iso_err send_accept(struct transfer *t)
 /* --- seal (on the sender's thread, when compute has ended) ---------------------------------------
  */
 
-static void fill_manifest(const struct transfer *t,
-                          struct iso_manifest *m,
-                          const struct iso_digest *digests,
-                          const struct iso_stream_times *times)
+static void
+fill_manifest(const struct transfer *t, struct iso_manifest *m, const struct iso_digest *digests)
 {
+    const int64_t *sum_ns = t->timeline.sum_ns;
     const struct iso_engine_info *info = iso_engine_info(t->p->engine);
     *m = (struct iso_manifest){.request = t->req,
                                .end_page = t->plan.end_page,
@@ -242,11 +247,12 @@ static void fill_manifest(const struct transfer *t,
                                .bytes = t->plan.bytes,
                                .kernels = info->kernels,
                                .queue_us = (uint64_t)(t->queue_ns / 1000),
-                               .compute_us = (uint64_t)(t->compute_ns / 1000),
-                               .copy_us = (uint64_t)(times->copy_ns / 1000),
-                               .wire_us = (uint64_t)(times->wire_ns / 1000)};
+                               .compute_us = (uint64_t)(sum_ns[ISO_TIMELINE_COMPUTE] / 1000),
+                               .copy_us = (uint64_t)((sum_ns[ISO_TIMELINE_COPY] + sum_ns[ISO_TIMELINE_HASH]) / 1000),
+                               .wire_us = (uint64_t)(sum_ns[ISO_TIMELINE_WIRE] / 1000)};
     memcpy(m->cut, t->plan.cut, sizeof(m->cut));
-    if (times->first_ns != 0) m->first_us = (uint64_t)((times->first_ns - t->accept_ns) / 1000);
+    const int64_t first_ns = t->timeline.first_ns;
+    if (first_ns != 0) m->first_us = (uint64_t)((first_ns - t->accept_ns) / 1000);
     iso_sha256(&m->page_digests, digests, t->plan.n_pages * sizeof(*digests));
     (void)snprintf(m->node, sizeof(m->node), "%s", iso_node_name(t->p->node));
     (void)snprintf(m->build, sizeof(m->build), "%s", t->p->build);
@@ -255,15 +261,12 @@ static void fill_manifest(const struct transfer *t,
     memcpy(m->prefix, t->accept.prefix, sizeof(m->prefix));
 }
 
-static enum iso_err make_seal(void *arg,
-                              struct iso_buf *out,
-                              const struct iso_digest *digests,
-                              const struct iso_stream_times *times)
+static enum iso_err make_seal(void *arg, struct iso_buf *out, const struct iso_digest *digests)
 {
     struct transfer *t = arg;
     struct iso_manifest m;
     struct iso_seal seal;
-    fill_manifest(t, &m, digests, times);
+    fill_manifest(t, &m, digests);
     ISO_TRY(iso_seal_make(out, &t->manifest, &m, digests, t->key, t->p->node));
     ISO_TRY(iso_seal_decode(&seal, out->data, out->len));
     memcpy(t->receipt.signature, seal.signature, seal.signature_len);
@@ -276,16 +279,22 @@ static enum iso_err make_seal(void *arg,
 
 static enum iso_err start_stream(struct transfer *t)
 {
-    const uint32_t n_batch = iso_engine_info(t->p->engine)->n_batch;
+    t->reason = ISO_REASON_INTERNAL;
+    ISO_TRY(iso_seal_channel_key(t->key, t->ch, t->req.nonce));
+    if (t->plan.n_pages > 0) ISO_TRY(iso_producer_take_ring(t->p, &t->ring));
+    if (t->ring != NULL) {
+        t->ring_slots = t->ring->n_slots;
+        t->ring_bytes = t->ring->bytes;
+    }
     const struct iso_stream_config config = {.ch = t->ch,
                                              .plan = &t->plan,
                                              .stream = t->stream,
-                                             .n_steps = t->plan.n_positions / n_batch + 1,
                                              .deadline_ns = t->deadline_ns,
+                                             .engine = t->p->engine,
+                                             .ring = t->ring,
+                                             .timeline = &t->timeline,
                                              .seal = make_seal,
                                              .arg = t};
-    t->reason = ISO_REASON_INTERNAL;
-    ISO_TRY(iso_seal_channel_key(t->key, t->ch, t->req.nonce));
     return iso_stream_start(&t->out, &config);
 }
 
@@ -308,22 +317,39 @@ static enum iso_err take_session(struct transfer *t)
     }
 }
 
+/* An iso_kv_ready_fn: the layer's part of the timeline. */
+static void layer_computed(void *arg, iso_session *s, uint32_t layer, uint32_t first, uint32_t last)
+{
+    struct transfer *t = arg;
+    const int64_t now = iso_clock_ns();
+    const struct iso_interval i = {
+        .start_ns = t->layer_ns, .end_ns = now, .layer = layer, .first = first, .end = last};
+    (void)s;
+    iso_timeline_add(&t->timeline, ISO_TIMELINE_COMPUTE, &i);
+    t->layer_ns = now;
+}
+
 static enum iso_err compute(struct transfer *t)
 {
     const struct iso_progress cancel = {.fn = stop_step, .arg = t};
-    const uint32_t n_batch = iso_engine_info(t->p->engine)->n_batch;
     const uint32_t n = t->plan.n_positions;
-    struct iso_row *rows = iso_xalloc(ISO_MIN(n, n_batch), sizeof(*rows));
+    const uint32_t most = ISO_MIN(n, iso_engine_info(t->p->engine)->n_batch);
+    struct iso_row *rows = iso_xalloc(most, sizeof(*rows));
     enum iso_err err = ISO_OK;
     iso_session_on_ready(t->session, iso_stream_ready, t->out);
+    iso_session_on_computed(t->session, layer_computed, t);
     for (uint32_t at = 0; at < n && err == ISO_OK;) {
-        const uint32_t k = ISO_MIN(n_batch, n - at);
+        const uint32_t k = ISO_MIN(t->p->chunk, n - at);
         for (uint32_t i = 0; i < k; i++) {
             rows[i] = (struct iso_row){t->session, t->ids[at + i], ISO_OUTPUT_NONE};
         }
+        const int64_t start = t->layer_ns = iso_clock_ns();
         err = iso_step(t->p->engine, rows, k, &cancel);
+        t->chunk = ISO_MAX(t->chunk, k);
         at += k;
-        if (err == ISO_OK) iso_stream_note(t->out, at, 0);
+        if (err != ISO_OK) break;
+        iso_producer_adapt_chunk(t->p, k, iso_clock_ns() - start);
+        iso_stream_note(t->out, at, 0);
     }
     free(rows);
     if (err == ISO_E_CANCELLED) return explain(t);
@@ -338,9 +364,9 @@ static enum iso_err prefill(struct transfer *t)
         if (!iso_producer_turn(t->p, stop_queue, t)) return explain(t);
         enum iso_err err = take_session(t);
         t->queue_ns = iso_clock_ns() - t->accept_ns;
-        const int64_t start = iso_clock_ns();
+        t->timeline.begin_ns = iso_clock_ns();
         if (err == ISO_OK) err = compute(t);
-        t->compute_ns = iso_clock_ns() - start;
+        t->timeline.end_ns = iso_clock_ns();
         iso_producer_unlock(t->p);
         ISO_TRY(err);
     }
@@ -399,11 +425,17 @@ static enum iso_err await_ack(struct transfer *t)
 static void end_stream(struct transfer *t)
 {
     enum iso_reason reason = ISO_REASON_OK;
-    if (t->out == NULL) return;
+    if (t->out == NULL) {
+        iso_producer_give_ring(t->p, t->ring);
+        t->ring = NULL;
+        return;
+    }
     if (t->reason != ISO_REASON_OK) iso_stream_abort(t->out);
     if (!iso_stream_done(t->out, ABORT_MS)) iso_channel_cancel(t->ch);
-    const enum iso_err err = iso_stream_join(t->out, &t->times, &reason);
+    const enum iso_err err = iso_stream_join(t->out, &t->sent, &reason);
     t->out = NULL;
+    iso_producer_give_ring(t->p, t->ring);
+    t->ring = NULL;
     /* The sender's own failure is the cause when nothing better is known. */
     if (err != ISO_OK && err != ISO_E_CANCELLED && t->reason == ISO_REASON_INTERNAL) {
         t->reason = reason;
@@ -441,14 +473,30 @@ static void write_receipt(struct transfer *t)
     (void)snprintf(r->node, sizeof(r->node), "%s", iso_node_name(t->p->node));
     (void)snprintf(r->peer, sizeof(r->peer), "%s", iso_channel_peer(t->ch)->name);
     iso_node_identity(t->p->node, &pin, r->spki);
-    r->compute_us = t->compute_ns / 1000;
-    r->wire_us = r->wire_busy_us = t->times.wire_ns / 1000;
+    iso_receipt_set_engine(r, t->p->build, iso_engine_info(t->p->engine));
+    r->compute_us = t->timeline.sum_ns[ISO_TIMELINE_COMPUTE] / 1000;
+    r->wire_us = r->wire_busy_us = t->timeline.sum_ns[ISO_TIMELINE_WIRE] / 1000;
     r->total_us = (iso_clock_ns() - t->start_ns) / 1000;
     r->pages = t->plan.n_pages;
     r->bytes = t->plan.bytes;
     if (iso_receipt_append(t->p->receipts_path, r) != ISO_OK) {
         iso_log(ISO_LOG_ERROR, "producer", "receipt %s", iso_err_message());
     }
+}
+
+static void write_timelines(const struct transfer *t)
+{
+    const struct iso_engine_info *info = iso_engine_info(t->p->engine);
+    const struct iso_timeline_about about = {.request = t->req.id,
+                                             .peer = t->attempt.peer,
+                                             .device = info->device,
+                                             .isa = info->isa,
+                                             .n_tokens = t->req.n_ids,
+                                             .chunk_rows = t->chunk,
+                                             .bytes = t->sent,
+                                             .ring_slots = t->ring_slots,
+                                             .ring_bytes = t->ring_bytes};
+    iso_producer_write_timeline(t->p, &t->timeline, &about);
 }
 
 static void count(struct transfer *t, bool accepted)
@@ -461,8 +509,8 @@ static void count(struct transfer *t, bool accepted)
         s->failed++;
     else
         s->refused++;
-    if (t->compute_ns > 0) s->tokens += t->plan.n_positions;
-    s->bytes += t->times.bytes;
+    if (t->timeline.end_ns != 0) s->tokens += t->plan.n_positions;
+    s->bytes += t->sent;
     pthread_mutex_unlock(&t->p->lock);
 }
 
@@ -472,16 +520,20 @@ static void finish(struct transfer *t, bool accepted, const char *message)
     /* Before the disk is written: the peer's next request may be on its way. */
     if (t->entered) iso_producer_leave(t->p, iso_channel_peer(t->ch)->name);
     t->attempt.pages = accepted ? t->plan.n_pages : 0;
-    t->attempt.bytes = t->times.bytes;
+    t->attempt.bytes = t->sent;
     if (iso_ledger_finish(t->p->ledger, &t->attempt, t->reason, message, &ignored) != ISO_OK) {
         iso_log(ISO_LOG_ERROR, "producer", "ledger %s", iso_err_message());
     }
-    if (t->reason == ISO_REASON_OK) write_receipt(t);
+    if (t->reason == ISO_REASON_OK) {
+        write_receipt(t);
+        write_timelines(t);
+    }
     count(t, accepted);
     iso_log(ISO_LOG_DEBUG, "producer",
             "transfer peer=%s request=%s reason=%s tokens=%u bytes=%llu compute_ms=%lld",
             t->attempt.peer, t->attempt.request_id, iso_reason_name(t->reason), t->req.n_ids,
-            (unsigned long long)t->times.bytes, (long long)(t->compute_ns / ISO_NS_PER_MS));
+            (unsigned long long)t->sent,
+            (long long)(t->timeline.sum_ns[ISO_TIMELINE_COMPUTE] / ISO_NS_PER_MS));
 }
 
 static enum iso_err run_accepted(struct transfer *t)
@@ -504,6 +556,7 @@ begin(struct transfer *t, struct iso_producer *p, struct iso_channel *ch, uint32
     t->attempt = (struct iso_attempt){.role = ISO_LEDGER_PRODUCER, .pin = peer->pin};
     (void)snprintf(t->attempt.peer, sizeof(t->attempt.peer), "%s", peer->name);
     iso_receipt_init(&t->receipt);
+    iso_timeline_init(&t->timeline, p->timeline_path != NULL || p->trace_path != NULL);
 }
 
 bool iso_producer_transfer(struct iso_producer *p,
@@ -527,6 +580,7 @@ bool iso_producer_transfer(struct iso_producer *p,
     finish(&t, accepted, message);
     OPENSSL_cleanse(t.key, sizeof(t.key));
     iso_receipt_deinit(&t.receipt);
+    iso_timeline_deinit(&t.timeline);
     iso_plan_deinit(&t.plan);
     free(t.ids);
     /* After a refusal the consumer may ask anew, for instance with a new generation. */

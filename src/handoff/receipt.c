@@ -4,17 +4,20 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/json.h"
 #include "base/mem.h"
+#include "base/os.h"
 
 static const char *const keys[] = {
     "format",           "role",     "node",        "peer",         "reason",
     "time_s",           "manifest", "digest",      "signature",    "key",
     "times_us",         "pages",    "bytes",       "wire_bytes_s", "raw_tls_share_ppm",
-    "computed_locally", "audited",  "first_logits"};
+    "computed_locally", "audited",  "first_logits", "build",     "device",
+    "isa",              "kernels"};
 static const char *const time_keys[] = {"compute", "wire",   "wire_busy", "verify",
                                         "install", "commit", "total"};
 
@@ -29,6 +32,14 @@ void iso_receipt_init(struct iso_receipt *r)
                               .total_us = -1,
                               .raw_share_ppm = -1};
     iso_buf_init(&r->manifest, ISO_HANDOFF_MANIFEST_JSON_MAX);
+}
+
+void iso_receipt_set_engine(struct iso_receipt *r, const char *build, const struct iso_engine_info *info)
+{
+    (void)snprintf(r->build, sizeof(r->build), "%s", build ? build : "");
+    (void)snprintf(r->device, sizeof(r->device), "%s", info->device);
+    (void)snprintf(r->isa, sizeof(r->isa), "%s", info->isa);
+    r->kernels = info->kernels;
 }
 
 void iso_receipt_deinit(struct iso_receipt *r)
@@ -79,6 +90,10 @@ enum iso_err iso_receipt_write(struct iso_buf *out, const struct iso_receipt *r)
     set(o, "role", json_string(r->producer ? "producer" : "consumer"));
     set(o, "node", json_string(r->node));
     set(o, "peer", json_string(r->peer));
+    set(o, "build", json_string(r->build));
+    set(o, "device", json_string(r->device));
+    set(o, "isa", json_string(r->isa));
+    set(o, "kernels", hex(r->kernels.bytes, sizeof(r->kernels.bytes)));
     set(o, "reason", json_string(iso_reason_name(r->reason)));
     set(o, "time_s", json_integer(r->time_s));
     set(o, "manifest", manifest);
@@ -107,7 +122,7 @@ static enum iso_err append(const char *path, const struct iso_buf *line)
     if (fd < 0) ISO_FAIL(ISO_E_IO, "%s: %s", path, strerror(errno));
     const ssize_t n = write(fd, line->data, line->len);
     const int write_errno = errno;
-    const bool synced = fsync(fd) == 0;
+    const bool synced = iso_os_sync(fd) == 0;
     (void)close(fd);
     if (n != (ssize_t)line->len) {
         ISO_FAIL(ISO_E_IO, "%s: %zd of %zu bytes written: %s", path, n, line->len,
@@ -212,6 +227,30 @@ static enum iso_err check_agreement(const struct iso_receipt_check *c, const jso
     return ISO_OK;
 }
 
+/* A producer's line must not name other kernels than the manifest that it signed. */
+static enum iso_err check_kernels(struct iso_receipt_check *c, const json_t *o)
+{
+    const struct iso_manifest *m = &c->manifest;
+    static const char *const name[] = {"build", "device", "isa"};
+    const char *const sealed[] = {m->build, m->device, m->isa};
+    size_t len = 0;
+    c->has_kernels = json_object_get(o, "kernels") != NULL;
+    if (!c->has_kernels) return ISO_OK; /* lines of older programs */
+    ISO_TRY(get_bytes(c->kernels.bytes, ISO_DIGEST_LEN, &len, o, "kernels"));
+    if (len != ISO_DIGEST_LEN) ISO_FAIL(ISO_E_FORMAT, "\"kernels\" has %zu bytes", len);
+    if (c->producer && memcmp(&c->kernels, &m->kernels, sizeof(m->kernels)) != 0) {
+        ISO_FAIL(ISO_E_REFUSED, "\"kernels\" is not that of the manifest");
+    }
+    for (size_t i = 0; i < ISO_COUNT(name); i++) {
+        const char *s = NULL;
+        ISO_TRY(iso_json_get_string(&s, o, name[i]));
+        if (c->producer && strcmp(s, sealed[i]) != 0) {
+            ISO_FAIL(ISO_E_REFUSED, "\"%s\" is not that of the manifest", name[i]);
+        }
+    }
+    return ISO_OK;
+}
+
 static enum iso_err
 check_receipt(struct iso_receipt_check *out, const json_t *o, const struct iso_digest *pin)
 {
@@ -229,6 +268,7 @@ check_receipt(struct iso_receipt_check *out, const json_t *o, const struct iso_d
     ISO_TRY(iso_reason_from_name(&out->reason, s));
     ISO_TRY(check_signature(out, o, pin));
     ISO_TRY(check_agreement(out, o));
+    ISO_TRY(check_kernels(out, o));
     out->has_logits = json_is_string(json_object_get(o, "first_logits"));
     if (!out->has_logits) return ISO_OK;
     size_t len = 0;

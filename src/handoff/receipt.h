@@ -17,6 +17,7 @@
 #include "base/err.h"
 #include "handoff/manifest.h"
 #include "handoff/reason.h"
+#include "isobit.h"
 #include "node/node.h"
 
 #define ISO_RECEIPT_FILE                                                                           \
@@ -28,6 +29,9 @@ struct iso_receipt {
     bool producer;                /* who writes it */
     char node[ISO_NODE_NAME_MAX]; /* this side */
     char peer[ISO_NODE_NAME_MAX];
+    /* What ran on this side; the producer's own are in the manifest too. */
+    char build[ISO_HANDOFF_TEXT_MAX], device[ISO_HANDOFF_TEXT_MAX], isa[ISO_HANDOFF_TEXT_MAX];
+    struct iso_digest kernels;
     enum iso_reason reason;  /* OK, or AUDIT: evidence against the producer */
     int64_t time_s;          /* wall clock */
     struct iso_buf manifest; /* canonical bytes */
@@ -48,6 +52,9 @@ struct iso_receipt {
 void iso_receipt_init(struct iso_receipt *r);
 void iso_receipt_deinit(struct iso_receipt *r);
 
+/* Notes what runs on this side: the program's build and the engine's device and kernels. */
+void iso_receipt_set_engine(struct iso_receipt *r, const char *build, const struct iso_engine_info *info);
+
 /* Appends the line with its newline. Errors: ISO_E_LIMIT. */
 enum iso_err iso_receipt_write(struct iso_buf *out, const struct iso_receipt *r) ISO_NODISCARD;
 
@@ -62,6 +69,8 @@ struct iso_receipt_check {
     struct iso_digest pin;    /* of the key that signed */
     char node[ISO_NODE_NAME_MAX], peer[ISO_NODE_NAME_MAX];
     bool producer;
+    bool has_kernels; /* false for lines of older programs; a producer's equal those of the manifest */
+    struct iso_digest kernels; /* that ran on the side that wrote it */
     enum iso_reason reason;
     bool has_logits;
     struct iso_digest first_logits;

@@ -17,7 +17,7 @@ for c in $commands; do
     t "$c: unknown option" exits 2 'invalid argument: unknown option --no-such-option|usage' iso "$c" --no-such-option
 done
 for v in init request issue enroll revoke rotate crl renew-ledger list; do t "keys $v --help" help_of keys $v; done
-for c in run chat produce inspect tokenize template digest bench verify-receipt; do
+for c in run chat produce inspect tokenize template digest diff bench verify-receipt; do
     t "$c: no arguments" exits 2 "usage: isobit $c" iso "$c"
 done
 

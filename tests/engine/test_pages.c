@@ -1,65 +1,26 @@
 /* SPDX-License-Identifier: MIT
- * test_pages.c - pages in memory that the host cannot see, as on a GPU: export, rewind, staging, audit.
+ * test_pages.c - pages in memory that the host cannot see, as on a GPU: export, rewind, staging, audit, and
+ * pages that leave while the step runs.
  *
- * The CPU device with a host() that answers only for buffers that the host may see; everything else goes
- * through transfers and the shadow. Bits must be those of an engine that shares memory. */
+ * The device of tests/device/sim_device.h; bits must be those of an engine that shares memory. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "arith/page.h"
+#include "base/clock.h"
 #include "base/mem.h"
+#include "device/sim_device.h"
 #include "engine/tools.h"
 
 #define P ISO_PAGE_POSITIONS
 #define N 330
 
-/* The pools' buffers; 0 when a class has no layers. */
-static uint32_t g_hidden[2 * ISO_KV_CLASSES];
-static size_t g_n_hidden, g_n_transfers;
-static const struct iso_device_vt *g_cpu;
-
-static void *host(struct iso_device *dev, struct iso_span at)
-{
-    for (size_t i = 0; i < g_n_hidden; i++) {
-        if (at.buffer == g_hidden[i]) return NULL;
-    }
-    return g_cpu->host(dev, at);
-}
-
-static enum iso_err upload(struct iso_device *dev, struct iso_span dst, const void *src, size_t len)
-{
-    g_n_transfers++;
-    return g_cpu->upload(dev, dst, src, len);
-}
-
-static enum iso_err download(struct iso_device *dev, void *dst, struct iso_span src, size_t len)
-{
-    g_n_transfers++;
-    return g_cpu->download(dev, dst, src, len);
-}
-
-/* An engine whose pages are hidden from now on. vt stays in use until the engine is closed. */
-static iso_engine *hidden_engine(const char *arch, struct iso_device_vt *vt, const struct iso_engine_options *o)
+/* An engine whose pages are hidden. */
+static iso_engine *hidden_engine(const char *arch, const struct iso_engine_options *o)
 {
     iso_engine *e = tools_engine(arch, o);
-    g_cpu = e->dev->vt;
-    g_n_hidden = g_n_transfers = 0;
-    for (uint32_t c = 0; c < ISO_KV_CLASSES; c++) {
-        if (e->pool[c].n_layers > 0) g_hidden[g_n_hidden++] = e->pool[c].buffer;
-    }
-    *vt = *g_cpu;
-    vt->host = host;
-    vt->upload = upload;
-    vt->download = download;
-    e->dev->vt = vt;
-    tools_ok(iso_pages_init(e));
+    (void)sim_start(e);
     return e;
-}
-
-static void close_hidden(iso_engine *e)
-{
-    e->dev->vt = g_cpu;
-    iso_engine_close(e);
 }
 
 /* A rewind into the middle of a page zeroes its tail, which chains and later steps see. */
@@ -71,8 +32,7 @@ static void rewinds_and_exports_are_the_same(void **state)
         iso_engine *plain = tools_engine(tools_family[f], &o);
         iso_session *a = tools_session(plain);
         int32_t *ids = tools_ids(plain, N, 5);
-        struct iso_device_vt vt;
-        iso_engine *e = hidden_engine(tools_family[f], &vt, &o);
+        iso_engine *e = hidden_engine(tools_family[f], &o);
         iso_session *b = tools_session(e);
         for (uint32_t to = 300; to > 100; to -= 90) {
             tools_run(a, ids + iso_session_position(a), N - iso_session_position(a), 50, NULL);
@@ -85,11 +45,11 @@ static void rewinds_and_exports_are_the_same(void **state)
             const struct iso_digest cut_a = tools_chain(a), cut_b = tools_chain(b);
             assert_memory_equal(&cut_a, &cut_b, sizeof(cut_a));
         }
-        assert_true(g_n_transfers > 0);
+        assert_true(sim_of(e->dev)->n_transfers > 0);
         iso_session_free(a);
         iso_session_free(b);
         iso_engine_close(plain);
-        close_hidden(e);
+        iso_engine_close(e);
         free(ids);
     }
 }
@@ -124,8 +84,7 @@ static void staged_pages_reach_the_device(void **state)
         iso_session *from = tools_session(plain);
         int32_t *ids = tools_ids(plain, N + 1, 6);
         tools_run(from, ids, N, 100, NULL);
-        struct iso_device_vt vt;
-        iso_engine *e = hidden_engine(tools_family[f], &vt, &o);
+        iso_engine *e = hidden_engine(tools_family[f], &o);
         iso_session *s = tools_session(e);
         const uint32_t first[ISO_KV_CLASSES] = {0}, positions[] = {N - 1, 200, 63, 64, 0};
         iso_kv_staging *st = NULL;
@@ -158,7 +117,7 @@ static void staged_pages_reach_the_device(void **state)
         iso_session_free(from);
         iso_session_free(s);
         iso_engine_close(plain);
-        close_hidden(e);
+        iso_engine_close(e);
         free(ids);
     }
 }
@@ -172,8 +131,7 @@ static void publishing_uploads(void **state)
     iso_session *from = tools_session(plain);
     int32_t *ids = tools_ids(plain, N + 1, 7);
     tools_run(from, ids, N, 64, NULL);
-    struct iso_device_vt vt;
-    iso_engine *e = hidden_engine("llama", &vt, &o);
+    iso_engine *e = hidden_engine("llama", &o);
     iso_session *s = tools_session(e);
     iso_kv_staging *st = NULL;
     const uint32_t first[ISO_KV_CLASSES] = {0};
@@ -189,8 +147,181 @@ static void publishing_uploads(void **state)
     iso_session_free(from);
     iso_session_free(s);
     iso_engine_close(plain);
-    close_hidden(e);
+    iso_engine_close(e);
     free(ids);
+}
+
+/* --- pages that leave while the step runs ---------------------------------------------------------- */
+
+#define LAYERS 24
+#define COPIES 1024u
+
+/* What a listener did: a copy of each page as soon as it was whole. */
+struct leaving {
+    struct sim *sim;
+    const iso_engine *e;
+    uint32_t next[LAYERS]; /* first page that was not copied */
+    uint32_t n_ready, n_computed, most_ahead;
+    uint8_t *pinned;
+    size_t used;
+    uint64_t copy[COPIES];
+    uint8_t *at[COPIES];
+    uint32_t layer[COPIES], page[COPIES], n_copies, n_not_done;
+};
+
+static void copy_page(struct leaving *x, iso_session *s, uint32_t layer, uint32_t page)
+{
+    const struct iso_kv_layout *y = iso_engine_kv_layout(x->e);
+    const uint32_t slot = iso_session_page_slot(s, (enum iso_kv_class)y->layer_class[layer], page);
+    const uint32_t i = x->n_copies++;
+    assert_true(i < COPIES);
+    x->at[i] = x->pinned + x->used;
+    x->layer[i] = layer;
+    x->page[i] = page;
+    x->used += (size_t)y->n_kv_heads * y->page_bytes;
+    const uint64_t event = iso_session_ready_event(s);
+    x->n_not_done += iso_kv_event_wait(iso_session_engine(s), event, 0) == ISO_E_AGAIN;
+    /* The simulated engine has room for some only; a producer's ring is smaller still. */
+    int64_t took = 0;
+    if (i >= SIM_COPIES / 2) {
+        tools_ok(iso_kv_copy_wait(&took, iso_session_engine(s), x->copy[i - SIM_COPIES / 2], ISO_NS_PER_S));
+    }
+    tools_ok(iso_kv_copy_start(&x->copy[i], iso_session_engine(s), layer, &slot, 1, x->at[i], event));
+}
+
+static void on_ready(void *arg, iso_session *s, uint32_t layer, uint32_t first, uint32_t last)
+{
+    struct leaving *x = arg;
+    (void)first;
+    x->n_ready++;
+    x->most_ahead = ISO_MAX(x->most_ahead, x->n_ready - x->n_computed);
+    for (; x->next[layer] < last / P; x->next[layer]++) copy_page(x, s, layer, x->next[layer]);
+}
+
+static void on_computed(void *arg, iso_session *s, uint32_t layer, uint32_t first, uint32_t last)
+{
+    struct leaving *x = arg;
+    (void)s, (void)first, (void)last;
+    assert_int_equal(layer, x->n_computed++ % iso_engine_kv_layout(x->e)->n_layers);
+    assert_true(x->n_computed <= x->n_ready);
+}
+
+/* Pages are copied behind their event and beside the layers after it, and are those of a plain engine. */
+static void pages_leave_beside_the_step(void **state)
+{
+    (void)state;
+    for (size_t f = 0; f < N_FAMILIES; f++) {
+        const struct iso_engine_options o = {.keep_expired = true, .n_batch = 128};
+        iso_engine *plain = tools_engine(tools_family[f], &o);
+        iso_session *a = tools_session(plain);
+        int32_t *ids = tools_ids(plain, 320, 9);
+        iso_engine *e = hidden_engine(tools_family[f], &o);
+        iso_session *b = tools_session(e);
+        const struct iso_kv_layout *y = iso_engine_kv_layout(e);
+        struct leaving x = {.sim = sim_of(e->dev), .e = e};
+        void *pinned = NULL;
+        assert_false(iso_engine_kv_copies(plain));
+        assert_true(iso_engine_kv_copies(e));
+        tools_ok(iso_kv_pin(&pinned, e, (size_t)y->n_layers * 5 * y->n_kv_heads * y->page_bytes));
+        x.pinned = pinned;
+        x.sim->layer_ns = 2 * ISO_NS_PER_MS;
+        iso_session_on_ready(b, on_ready, &x);
+        iso_session_on_computed(b, on_computed, &x);
+        tools_run(a, ids, 320, 128, NULL);
+        tools_run(b, ids, 320, 128, NULL);
+        assert_int_equal(x.n_computed, 3 * y->n_layers);
+        assert_int_equal(x.n_copies, 5 * y->n_layers);
+        assert_true(x.n_not_done > 0); /* the step ran on behind the listener */
+        for (uint32_t i = 0; i < x.n_copies; i++) {
+            int64_t took = 0;
+            tools_ok(iso_kv_copy_wait(&took, e, x.copy[i], ISO_NS_PER_S));
+            for (uint32_t h = 0; h < y->n_kv_heads; h++) {
+                assert_memory_equal(x.at[i] + (size_t)h * y->page_bytes,
+                                    iso_session_page(a, x.layer[i], h, x.page[i]), y->page_bytes);
+            }
+        }
+        const struct iso_digest l = tools_logits(a), m = tools_logits(b);
+        assert_memory_equal(&l, &m, sizeof(l));
+        iso_kv_unpin(e, pinned);
+        iso_session_free(a);
+        iso_session_free(b);
+        iso_engine_close(plain);
+        iso_engine_close(e);
+        free(ids);
+    }
+}
+
+/* --- how far a step runs ahead ------------------------------------------------------------------------ */
+
+struct stopper {
+    int64_t stop_ns;  /* when to cancel */
+    int64_t asked_ns; /* when the step was told */
+};
+
+static bool stop_late(void *arg, uint64_t done, uint64_t total)
+{
+    struct stopper *c = arg;
+    (void)done, (void)total;
+    if (iso_clock_ns() < c->stop_ns) return false;
+    c->asked_ns = iso_clock_ns();
+    return true;
+}
+
+static void count_ready(void *arg, iso_session *s, uint32_t layer, uint32_t first, uint32_t last)
+{
+    struct leaving *x = arg;
+    (void)s, (void)layer, (void)first, (void)last;
+    x->n_ready++;
+    x->most_ahead = ISO_MAX(x->most_ahead, x->n_ready - x->n_computed);
+}
+
+/* One step of a model with many layers that take layer_ms each, cancelled in the sixth; the time from
+ * the wish to the return. */
+static int64_t cancel_after(int64_t layer_ms, uint32_t *most_ahead)
+{
+    struct tiny_spec spec = tiny_spec("llama");
+    spec.n_layers = LAYERS;
+    iso_engine *e = tools_engine_of(&spec, &(struct iso_engine_options){.n_batch = 64});
+    struct sim *sim = sim_start(e);
+    iso_session *s = tools_session(e);
+    int32_t *ids = tools_ids(e, 64, 3);
+    struct iso_row rows[64];
+    struct leaving x = {.sim = sim, .e = e};
+    for (uint32_t i = 0; i < 64; i++) rows[i] = (struct iso_row){s, ids[i], ISO_OUTPUT_NONE};
+    sim->layer_ns = layer_ms * ISO_NS_PER_MS;
+    iso_session_on_ready(s, count_ready, &x);
+    iso_session_on_computed(s, on_computed, &x);
+    struct stopper c = {.stop_ns = iso_clock_ns() + 11 * layer_ms * ISO_NS_PER_MS / 2};
+    const struct iso_progress p = {stop_late, &c};
+    tools_expect(iso_step(e, rows, 64, &p), ISO_E_CANCELLED, "cancelled");
+    const int64_t took = iso_clock_ns() - c.stop_ns;
+    assert_int_equal(iso_session_position(s), 0);
+    assert_true(x.n_ready < LAYERS);
+    *most_ahead = x.most_ahead;
+    iso_session_free(s);
+    iso_engine_close(e);
+    free(ids);
+    return took;
+}
+
+/* Long layers: one ahead. Short ones: several, but never more than 30 ms of them. Best of five: this
+ * machine may be busy with other things. */
+static void a_cancel_waits_for_little(void **state)
+{
+    static const int64_t layer_ms[] = {40, 20, 6};
+    static const uint32_t most[] = {2, 2, 6};
+    (void)state;
+    for (size_t i = 0; i < ISO_COUNT(layer_ms); i++) {
+        int64_t best = INT64_MAX;
+        for (int try = 0; try < 5 && best >= 100 * ISO_NS_PER_MS; try++) {
+            uint32_t ahead = 0;
+            best = ISO_MIN(best, cancel_after(layer_ms[i], &ahead));
+            assert_in_range(ahead, 1, most[i]);
+        }
+        if (best >= 100 * ISO_NS_PER_MS) {
+            fail_msg("layers of %lld ms: back after %lld ms", (long long)layer_ms[i], (long long)(best / ISO_NS_PER_MS));
+        }
+    }
 }
 
 int main(void)
@@ -199,6 +330,8 @@ int main(void)
         cmocka_unit_test(rewinds_and_exports_are_the_same),
         cmocka_unit_test(staged_pages_reach_the_device),
         cmocka_unit_test(publishing_uploads),
+        cmocka_unit_test(pages_leave_beside_the_step),
+        cmocka_unit_test(a_cancel_waits_for_little),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -27,11 +27,13 @@ struct proxy {
     atomic_uint_least64_t down, up;
 };
 
-static int connect_to(uint16_t port)
+static int connect_to(uint16_t port, bool slow)
 {
+    const int small = 64 << 10; /* a slow wire must be felt at once, not behind megabytes of buffers */
     struct sockaddr_in at = {
         .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     const int fd = socket(AF_INET, SOCK_STREAM, 0);
+    if (slow) (void)setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof(small));
     if (connect(fd, (struct sockaddr *)&at, sizeof(at)) == 0) return fd;
     close(fd);
     return -1;
@@ -64,6 +66,7 @@ static bool relay(struct proxy *p, const struct proxy_plan *plan, int from, int 
     if (down && plan->hold_down >= at && plan->hold_down < at + n) {
         len = (size_t)(plan->hold_down - at);
     }
+    if (down && plan->pace_down > 0) (void)usleep((useconds_t)(n * 1000000 / plan->pace_down));
     const bool sent = send_all(to, buf, len);
     atomic_fetch_add(count, len);
     if (cut && plan->at_cut != NULL) plan->at_cut(plan->arg);
@@ -85,7 +88,7 @@ static void serve(struct proxy *p, int client)
     pthread_mutex_unlock(&p->lock);
     atomic_store(&p->down, 0);
     atomic_store(&p->up, 0);
-    const int server = connect_to(p->target);
+    const int server = connect_to(p->target, plan.pace_down > 0);
     if (server < 0) {
         close(client);
         return;

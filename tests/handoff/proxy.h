@@ -14,6 +14,7 @@ struct proxy_plan {
     int64_t flip_up;
     int64_t
         hold_down; /* nothing passes any more, either way, and nothing is closed: a pulled cable */
+    int64_t pace_down; /* bytes per second; 0: as fast as it goes */
     bool reset;    /* a cut sends RST instead of FIN */
     /* Called in front of byte cut_down, before the close; may be NULL. */
     void (*at_cut)(void *arg);

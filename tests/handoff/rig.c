@@ -112,13 +112,22 @@ void rig_start(struct rig *r,
                const struct iso_producer_options *po,
                const struct iso_consumer_options *co)
 {
+    rig_start_with(r, rig_engine(model, 2, false), rig_engine(model, 2, true), po, co);
+}
+
+void rig_start_with(struct rig *r,
+                    iso_engine *pe,
+                    iso_engine *ce,
+                    const struct iso_producer_options *po,
+                    const struct iso_consumer_options *co)
+{
     *r = (struct rig){0};
     if (po != NULL) r->po = *po;
     if (co != NULL) r->co = *co;
     rig_ids(r->ids);
     node_pair_init(&r->nodes, NULL);
-    r->pe = rig_engine(model, 2, false);
-    r->ce = rig_engine(model, 2, true);
+    r->pe = pe;
+    r->ce = ce;
     start_producer(r);
     rig_new_consumer(r);
 }

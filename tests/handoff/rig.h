@@ -43,6 +43,12 @@ void rig_start(struct rig *r,
                const char *model,
                const struct iso_producer_options *po,
                const struct iso_consumer_options *co);
+/* The same with engines of the caller's, the producer's and the consumer's; rig_stop() closes them. */
+void rig_start_with(struct rig *r,
+                    iso_engine *pe,
+                    iso_engine *ce,
+                    const struct iso_producer_options *po,
+                    const struct iso_consumer_options *co);
 void rig_stop(struct rig *r);
 
 /* Ends the consumer and makes a new one with r->co: a restarted process. */

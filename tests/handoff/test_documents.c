@@ -529,6 +529,24 @@ static void test_receipt(void **state)
     for (size_t len = 0; len < b.len - 1; len++) {
         assert_int_not_equal(iso_receipt_verify(&c, (char *)b.data, len, NULL), ISO_OK);
     }
+    /* A producer's own line names the kernels that it sealed, or it is a contradiction. */
+    struct iso_manifest m;
+    sample_manifest(&m);
+    const struct iso_engine_info engine = {.device = m.device, .isa = m.isa, .kernels = m.kernels};
+    r.producer = true;
+    (void)snprintf(r.node, sizeof(r.node), "alice");
+    (void)snprintf(r.peer, sizeof(r.peer), "bob");
+    iso_receipt_set_engine(&r, m.build, &engine);
+    for (int lie = 0; lie < 3; lie++) {
+        if (lie == 1) r.kernels.bytes[31] ^= 1;
+        if (lie == 2) (void)snprintf(r.isa, sizeof(r.isa), "ref");
+        b.len = 0;
+        must(iso_receipt_write(&b, &r));
+        const enum iso_err err = iso_receipt_verify(&c, (char *)b.data, b.len, NULL);
+        if (err != (lie ? ISO_E_REFUSED : ISO_OK)) fail_msg("lie %d: %s", lie, iso_err_str(err));
+        if (lie == 0) assert_memory_equal(&c.kernels, &m.kernels, sizeof(m.kernels));
+        if (lie == 1) r.kernels.bytes[31] ^= 1;
+    }
     iso_buf_deinit(&b);
     iso_receipt_deinit(&r);
     node_pair_deinit(&n);

@@ -189,6 +189,12 @@ static void test_receipts(void **state)
         assert_memory_equal(&c.digest, &report.manifest, sizeof(c.digest));
         assert_int_equal(c.manifest.request.generation, report.generation);
         assert_int_equal(c.has_logits, i == 0);
+        /* Each side's own kernels; the producer's are sealed in both. */
+        const struct iso_engine_info *own = iso_engine_info(i == 0 ? r.ce : r.pe);
+        assert_true(c.has_kernels);
+        assert_memory_equal(&c.kernels, &own->kernels, sizeof(c.kernels));
+        assert_memory_equal(&c.manifest.kernels, &iso_engine_info(r.pe)->kernels, sizeof(c.kernels));
+        assert_string_equal(c.manifest.build, "test");
         /* First bytes left during the prefill (K16): 4 chunks of 8 layers, so by far not at its
          * end. */
         assert_true(c.manifest.first_us * 2 < c.manifest.queue_us + c.manifest.compute_us);

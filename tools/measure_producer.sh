@@ -1,0 +1,86 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# measure_producer.sh - one hand-off between two processes on loopback: how much of it hides under compute.
+#
+# usage: tools/measure_producer.sh [MODEL [TOKENS [IDS]]]
+#   MODEL   a GGUF file (default: SmolLM2); one without vocabulary (tools/synth_gguf.c) will do
+#   TOKENS  length of the prompt (default: 600)
+#   IDS     file of token ids (default: the golden prompt of SmolLM2, or made up for other models)
+# environment: ISO the program; DEVICE of the producer (default cpu), CONSUMER_DEVICE (default: the same),
+#   LOCAL_DEVICE of the run to compare with (default: the consumer's), BATCH, RING_MIB, ROUNDS (default 2: the
+#   first one warms up), OUT a folder for timeline.json and trace.json (default: none are kept),
+#   HIDDEN (default 0.95 on a GPU, 0.5 on a CPU, whose wire and kernels share processors), FIRST (default 0.05).
+# Prints the summary of each round; fails when a bound or a digest does not hold.
+cd "$(dirname "$0")/.." || exit 1
+. tools/golden.sh
+MODEL=${1:-$(model_file smollm2-135m)} TOKENS=${2:-600} IDS=${3:-}
+DEVICE=${DEVICE:-cpu} CONSUMER_DEVICE=${CONSUMER_DEVICE:-$DEVICE} ROUNDS=${ROUNDS:-2} FIRST=${FIRST:-0.05}
+LOCAL_DEVICE=${LOCAL_DEVICE:-$CONSUMER_DEVICE}
+if [ "$DEVICE" = cpu ]; then HIDDEN=${HIDDEN:-0.5}; else HIDDEN=${HIDDEN:-0.95}; fi
+OUT=${OUT:-$TMP} START_TENTHS=${START_TENTHS:-3000}  # a 30B model is read and hashed first
+mkdir -p "$OUT"
+if [ -z "$IDS" ] && [ "$MODEL" = "$(model_file smollm2-135m)" ]; then IDS=$GOLDEN/smollm2-135m/long.ids; fi
+if [ -z "$IDS" ] || [ "$(wc -w <"$IDS")" -lt "$TOKENS" ]; then
+    IDS=$TMP/made.ids  # any ids will do for a clock; small ones are in every vocabulary
+    awk -v n="$TOKENS" 'BEGIN {x = 1; for (i = 0; i < n; i++) {x = (x * 1103515245 + 12345) % 2147483648; print int(x / 65536) % 250 + 3}}' >"$IDS"
+fi
+
+produce=(--device "$DEVICE" --ctx "$TOKENS" --timeline "$OUT/timeline.json" --trace "$OUT/trace.json")
+if [ -n "${BATCH:-}" ]; then produce+=(--batch "$BATCH"); fi
+if [ -n "${RING_MIB:-}" ]; then produce+=(--ring-mib "$RING_MIB"); fi
+digest=(digest "$MODEL" "$IDS" -n "$TOKENS" --chunk 512)
+
+summary() { # of timeline.json; the last line is "ok" or what does not hold
+    python3 - "$OUT/timeline.json" "$HIDDEN" "$FIRST" <<'PY'
+import json, sys
+t = json.load(open(sys.argv[1]))
+s, hidden, first = t["summary"], float(sys.argv[2]), float(sys.argv[3])
+print(f"{t['n_tokens']} tokens on {t['device']} {t['isa']}, steps of {t['chunk_rows']}, "
+      f"{t['bytes'] / 2**20:.1f} MiB of pages, ring {t['ring_slots']} x "
+      f"{t['ring_bytes'] / max(t['ring_slots'], 1) / 2**20:.2f} MiB")
+print(f"prefill {s['prefill_ms']:.1f} ms (compute {s['compute_ms']:.1f}), copy {s['copy_ms']:.1f}, "
+      f"hash {s['hash_ms']:.1f}, wire {s['wire_ms']:.1f}; transfer {s['transfer_ms']:.1f}, "
+      f"of it under compute {s['transfer_ms_under_compute']:.1f}")
+print(f"hidden_share {s['hidden_share']:.4f}  first_page_share_of_prefill {s['first_page_share_of_prefill']:.4f} "
+      f"({s['first_page_ms']:.1f} ms)")
+bad = [] if s["hidden_share"] >= hidden else [f"hidden_share {s['hidden_share']:.4f} < {hidden}"]
+if s["first_page_share_of_prefill"] >= first:
+    bad.append(f"first page at {s['first_page_share_of_prefill']:.4f} >= {first}")
+print("; ".join(bad) or "ok")
+sys.exit(len(bad) > 0)
+PY
+}
+
+fetch() { # one hand-off; its digest must be that of the local run
+    rm -f "$OUT/timeline.json"
+    iso "${digest[@]}" --device "$CONSUMER_DEVICE" --prefill remote --producer 127.0.0.1:"$PORT" \
+        --dir "$TMP/consumer" >"$TMP/there" || return 1
+    cat "$TMP/there"
+    grep -q '^kv-visible [0-9a-f]\{64\}$' "$TMP/here" && cmp "$TMP/here" "$TMP/there"
+}
+complete() { # the producer writes its files when the ACK is in
+    local i
+    for ((i = 0; i < 100; i++)); do
+        if [ -s "$OUT/timeline.json" ]; then return 0; fi
+        sleep 0.1
+    done
+    cat "$TMP/producer.log"; return 1
+}
+here() { iso "${digest[@]}" --device "$LOCAL_DEVICE" --visible >"$TMP/here"; }
+
+t "keys of two machines" make_nodes "$TMP" || finish
+t "local run on $LOCAL_DEVICE" here
+if start_producer "$TMP" "$MODEL" "${produce[@]}" >"$TMP/started"; then
+    for ((round = 1; round <= ROUNDS; round++)); do
+        t "hand-off $round: digests of $DEVICE here, there and of $LOCAL_DEVICE are equal" fetch
+        t "timeline $round" complete || break
+        text=$(summary); rc=$?
+        sed 's/^/     | /' <<<"$text"
+        if [ "$round" -eq "$ROUNDS" ]; then t "hidden at least $HIDDEN, first page before $FIRST" test $rc -eq 0; fi
+    done
+    stop_producer; rc=$?
+    t "SIGTERM ends the producer" test $rc -eq 0
+else
+    t "produce" eval 'cat "$TMP/started"; false'
+fi
+finish
