@@ -16,13 +16,22 @@ static void must(enum iso_err err)
     exit(1);
 }
 
-void pair_open(struct pair *p, const char *isa)
+static enum iso_err open_gpu(struct iso_device **out, const char *name)
+{
+    static const char metal[] = "metal";
+    const size_t n = sizeof(metal) - 1;
+    if (name == NULL || strncmp(name, metal, n) != 0) return iso_device_cuda_open(out, name);
+    return iso_device_metal_open(out, name[n] == ':' ? name + n + 1 : NULL);
+}
+
+void pair_open(struct pair *p, const char *name)
 {
     const struct iso_device_limits limits = {.max_rows = PAIR_ROWS, .max_cols = PAIR_COLS, .n_heads = 64,
                                              .n_kv_heads = 8, .head_dim = 256, .max_pages = 64};
     uint64_t scratch = 0;
     must(iso_device_cpu_open(&p->dev[0], "auto", 0));
-    must(iso_device_cuda_open(&p->dev[1], isa));
+    must(open_gpu(&p->dev[1], name));
+    p->small = strstr(p->dev[1]->vt->level(p->dev[1]), "emulated") != NULL;
     for (int i = 0; i < 2; i++) must(p->dev[i]->vt->reserve(p->dev[i], &limits, &scratch));
 }
 

@@ -15,6 +15,7 @@ struct pair {
     struct iso_queue *q[2];
     uint64_t seed;
     unsigned n_passed, n_failed;
+    bool small; /* an emulated GPU: sizes that take seconds, not hours */
 };
 
 /* One buffer in each. */
@@ -26,8 +27,9 @@ struct both {
 #define PAIR_ROWS 512      /* most rows of a step */
 #define PAIR_COLS 20480    /* widest row */
 
-/* Opens both (isa of the GPU) and reserves; exits with a message when the GPU is not there. */
-void pair_open(struct pair *p, const char *isa);
+/* Opens both and reserves; exits with a message when the GPU is not there. name: a level of cuda, NULL for
+ * its best one, "metal" or "metal:LEVEL". */
+void pair_open(struct pair *p, const char *name);
 void pair_close(struct pair *p);
 
 uint64_t pair_next(struct pair *p);

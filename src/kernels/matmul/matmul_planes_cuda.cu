@@ -144,6 +144,38 @@ static __device__ __forceinline__ void words_of(struct plane_words &o, const cel
     }
 }
 
+/* --- the same in f16 ------------------------------------------------------------------------------- */
+
+#define F16_1024 0x6400u /* 1024 + b is this | b, for b below 1024 */
+
+static __device__ __forceinline__ uint32_t sub_f16x2(uint32_t a, uint32_t b)
+{
+    uint32_t r;
+    asm("sub.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+    return r;
+}
+
+/* Signed bytes 2i and 2i+1, which come biased by 128, as f16. */
+static __device__ __forceinline__ uint32_t two_f16(uint32_t biased, int i)
+{
+    const uint32_t above = __byte_perm(biased, F16_1024 * 0x10001u, i ? 0x7372 : 0x7170);
+    return sub_f16x2(above, (F16_1024 + 128) * 0x10001u);
+}
+
+/* 32 weights of HALF forms: o [16]. */
+template <int T> static __device__ __forceinline__ void half_words(uint32_t *o, const cell<T> &c, int j)
+{
+    constexpr uint32_t LESS = (0x80u - cell<T>::OFFSET) * 0x01010101u;
+    uint32_t w[8];
+    c.words(w, j);
+#pragma unroll
+    for (int k = 0; k < 8; k++) {
+        const uint32_t biased = cell<T>::OFFSET ? w[k] + LESS : w[k] ^ 0x80808080u;
+        o[2 * k] = two_f16(biased, 0);
+        o[2 * k + 1] = two_f16(biased, 1);
+    }
+}
+
 /* Float types: codes of 16 bits; returns their scale. */
 template <int T> static __device__ __forceinline__ float float_words(struct plane_words &o, const cell<T> &c, int j)
 {
@@ -180,9 +212,17 @@ template <int N> static __device__ __forceinline__ void turn_planes(unsigned cha
     }
 }
 
-/* Half a cell from shared memory to the planes; at: first row, first column of the half. */
+static __device__ __forceinline__ void turn_half(unsigned char *turn, int j, const uint32_t *o)
+{
+    uint4 *to = (uint4 *)(turn + threadIdx.x % WARP * TURN_ROW + j % 2 * 64);
+#pragma unroll
+    for (int i = 0; i < 4; i++) to[i] = make_uint4(o[4 * i], o[4 * i + 1], o[4 * i + 2], o[4 * i + 3]);
+}
+
+/* 128 bytes of 32 rows from shared memory to the planes; at: byte of the first one. */
 template <int N>
-static __device__ __forceinline__ void store_planes(const struct weight_planes &w, size_t at, const unsigned char *turn)
+static __device__ __forceinline__ void store_planes(const struct weight_planes &w, size_t at, size_t row_bytes,
+                                                    const unsigned char *turn)
 {
     const uint32_t lane = threadIdx.x % WARP;
     __syncwarp();
@@ -191,7 +231,7 @@ static __device__ __forceinline__ void store_planes(const struct weight_planes &
 #pragma unroll
         for (uint32_t i = 0; i < 8; i++) {
             const uint32_t row = 4 * i + lane / 8, piece = lane % 8 * 16;
-            *(uint4 *)(w.plane[p] + at + (size_t)row * w.stride + piece) =
+            *(uint4 *)(w.plane[p] + at + row * row_bytes + piece) =
                 *(const uint4 *)(turn + p * TURN_PLANE + row * TURN_ROW + piece);
         }
     }
@@ -199,11 +239,11 @@ static __device__ __forceinline__ void store_planes(const struct weight_planes &
 }
 
 /* One cell: row of the slice, superblock. */
-template <int T>
+template <int T, bool F16>
 static __device__ __forceinline__ void unpack_lane(const struct weight_planes &w, const cell<T> &c, uint32_t row,
                                                    uint32_t super, unsigned char *turn)
 {
-    constexpr plane_form FORM = form_of(T);
+    constexpr plane_form FORM = form_of(T); /* both forms have the same side */
     const size_t at = (size_t)(row - threadIdx.x % WARP) * w.stride + super * CELL_COLS;
     float *side = (float *)(w.side + ((size_t)super * (w.n_rows / SIDE_ROWS) + row / SIDE_ROWS) * side_bytes(FORM)) +
                   row % SIDE_ROWS;
@@ -212,11 +252,18 @@ static __device__ __forceinline__ void unpack_lane(const struct weight_planes &w
     if constexpr (T == ISO_TYPE_NVFP4) shift = nvfp4_shift(c);
 #pragma unroll
     for (int j = 0; j < 8; j++) {
-        struct plane_words o;
-        if constexpr (FORM == FLOAT) side[j * SIDE_ROWS] = float_words<T>(o, c, j);
-        else words_of<T>(o, c, j, shift, fits);
-        turn_planes<plane_count(FORM)>(turn, j, o);
-        if (j % 4 == 3) store_planes<plane_count(FORM)>(w, at + 32 * (j - 3), turn);
+        if constexpr (F16) {
+            uint32_t o[16];
+            half_words<T>(o, c, j);
+            turn_half(turn, j, o);
+            if (j % 2 == 1) store_planes<1>(w, 2 * (at + 32 * (j - 1)), 2 * (size_t)w.stride, turn);
+        } else {
+            struct plane_words o;
+            if constexpr (FORM == FLOAT) side[j * SIDE_ROWS] = float_words<T>(o, c, j);
+            else words_of<T>(o, c, j, shift, fits);
+            turn_planes<plane_count(FORM)>(turn, j, o);
+            if (j % 4 == 3) store_planes<plane_count(FORM)>(w, at + 32 * (j - 3), w.stride, turn);
+        }
         if constexpr (FORM == BLOCK || FORM == BLOCK_MIN) side[j * SIDE_ROWS] = c.d(j);
         if constexpr (FORM == BLOCK_MIN) side[(8 + j) * SIDE_ROWS] = c.m(j);
     }
@@ -235,7 +282,7 @@ static __device__ __forceinline__ void unpack_lane(const struct weight_planes &w
     }
 }
 
-template <int T>
+template <int T, bool F16>
 static __global__ void __launch_bounds__(128) unpack_kernel(const __grid_constant__ struct weight_planes w,
                                                             const uint8_t *cells, uint32_t n_groups)
 {
@@ -247,8 +294,8 @@ static __global__ void __launch_bounds__(128) unpack_kernel(const __grid_constan
     grid_wait();
     grid_trigger();
     if (group >= n_groups) return;
-    unpack_lane<T>(w, c, group * CELL_ROWS + lane, super,
-                   turns + threadIdx.x / WARP * plane_count(form_of(T)) * TURN_PLANE);
+    unpack_lane<T, F16>(w, c, group * CELL_ROWS + lane, super,
+                        turns + threadIdx.x / WARP * (F16 ? 1 : plane_count(form_of(T))) * TURN_PLANE);
 }
 
 static __global__ void clear_kernel(uint32_t *p, uint32_t n)
@@ -293,29 +340,29 @@ static size_t round_up(size_t n, size_t to)
     return (n + to - 1) / to * to;
 }
 
-static size_t slice_bytes(uint32_t type, uint32_t n_cols, uint32_t n_rows)
+static size_t slice_bytes(plane_form form, uint32_t n_cols, uint32_t n_rows)
 {
-    const plane_form form = form_of((int)type);
     const size_t rows = round_up(n_rows, SIDE_ROWS), stride = (size_t)super_count(n_cols) * CELL_COLS;
-    return plane_count(form) * rows * stride + rows / SIDE_ROWS * super_count(n_cols) * side_bytes(form) +
+    return plane_bytes(form) * rows * stride + rows / SIDE_ROWS * super_count(n_cols) * side_bytes(form) +
            round_up(rows * 4, 256);
 }
 
 extern "C" size_t iso_cuda_gemm_scratch(const struct iso_cuda_matrix *w, uint32_t n_rows)
 {
-    return slice_bytes(w->type, w->n_cols, n_rows);
+    const plane_form form = form_of((int)w->type);
+    return max(slice_bytes(form, w->n_cols, n_rows), slice_bytes(half_form(form), w->n_cols, n_rows));
 }
 
-static struct weight_planes lay_planes(uint8_t *p, uint32_t type, uint32_t n_cols, uint32_t n_rows)
+static struct weight_planes lay_planes(uint8_t *p, plane_form form, uint32_t n_cols, uint32_t n_rows)
 {
     struct weight_planes w = {};
-    w.form = form_of((int)type);
+    w.form = form;
     w.n_rows = (uint32_t)round_up(n_rows, SIDE_ROWS);
     w.n_super = super_count(n_cols);
     w.stride = w.n_super * CELL_COLS;
     for (uint32_t i = 0; i < plane_count(w.form); i++) {
         w.plane[i] = (int8_t *)p;
-        p += (size_t)w.n_rows * w.stride;
+        p += (size_t)w.n_rows * w.stride * (is_half(form) ? 2 : 1);
     }
     w.side = p;
     w.flags = (uint32_t *)(p + (size_t)w.n_rows / SIDE_ROWS * w.n_super * side_bytes(w.form));
@@ -327,9 +374,16 @@ static void unpack(const struct weight_planes *w, const uint8_t *cells, uint32_t
 {
     const uint32_t n_groups = group_count(n_rows);
     if (T == ISO_TYPE_NVFP4) launch(clear_kernel, (w->n_rows + 255) / 256, 256, 0, stream, w->flags, w->n_rows);
+    const dim3 grid((n_groups * w->n_super + 3) / 4);
+    if constexpr (is_half(half_form(form_of(T)))) {
+        if (is_half(w->form)) {
+            launch(unpack_kernel<T, true>, grid, 128, 4 * TURN_PLANE, stream, *w, cells, n_groups);
+            return;
+        }
+    }
     const size_t turns = 4 * plane_count(form_of(T)) * TURN_PLANE;
-    allow_smem(unpack_kernel<T>, turns);
-    launch(unpack_kernel<T>, (n_groups * w->n_super + 3) / 4, 128, turns, stream, *w, cells, n_groups);
+    allow_smem(unpack_kernel<T, false>, turns);
+    launch(unpack_kernel<T, false>, grid, 128, turns, stream, *w, cells, n_groups);
 }
 
 #define CASE(T)                                                                                    \
@@ -360,8 +414,9 @@ extern "C" int iso_cuda_gemm(const struct iso_cuda_codes *a, uint32_t n_act, con
                               void *scratch, size_t scratch_bytes, const struct iso_cuda_chip *chip,
                               struct CUstream_st *stream)
 {
+    const plane_form bytes = form_of((int)m->type), form = chip->wgmma ? half_form(bytes) : bytes;
     uint32_t rows = (uint32_t)round_up(m->n_rows, SIDE_ROWS);
-    while (rows > SIDE_ROWS && slice_bytes(m->type, m->n_cols, rows) > scratch_bytes) {
+    while (rows > SIDE_ROWS && slice_bytes(form, m->n_cols, rows) > scratch_bytes) {
         rows = (uint32_t)round_up(rows / 2, SIDE_ROWS);
     }
     const size_t group_bytes = (size_t)super_count(m->n_cols) * CELL_ROWS * cell_lane_bytes((int)m->type);
@@ -370,7 +425,7 @@ extern "C" int iso_cuda_gemm(const struct iso_cuda_codes *a, uint32_t n_act, con
         const uint8_t *cells = m->cells + r / CELL_ROWS * group_bytes;
         struct gemm_args g = {};
         g.a = *a;
-        g.w = lay_planes((uint8_t *)scratch, m->type, m->n_cols, n);
+        g.w = lay_planes((uint8_t *)scratch, form, m->n_cols, n);
         g.bias = m->bias ? m->bias + r : NULL;
         g.y = m->y + r;
         g.n_act = n_act;
@@ -379,11 +434,14 @@ extern "C" int iso_cuda_gemm(const struct iso_cuda_codes *a, uint32_t n_act, con
         g.scale = m->scale;
         g.has_scale = m->has_scale;
         unpack_any(&g.w, m->type, cells, n, stream);
-        if (chip->wgmma && g.w.form != FLOAT) {
+        if (is_half(form)) {
+            if (iso_cuda_gemm_wgmma_f16(&g, stream) != 0) return -1;
+        } else if (chip->wgmma && form != FLOAT) {
             if (iso_cuda_gemm_wgmma(&g, stream) != 0) return -1;
         } else {
             iso_cuda_gemm_mma(&g, stream);
         }
         if (m->type == ISO_TYPE_NVFP4) launch(redo_kernel, group_count(n), 128, 0, stream, g, cells);
-    }    return 0;
+    }
+    return 0;
 }

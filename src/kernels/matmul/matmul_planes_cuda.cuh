@@ -10,6 +10,8 @@
  *     BLOCK_MIN  d f32 [8][128], m f32 [8][128]                  8,192
  *     FLOAT      d f32 [8][128]                                  4,096
  * SUPER: w = code * sub-scale = 64*hi + lo, and mid = hi + lo (Karatsuba). BLOCK: one plane of codes.
+ * HALF_BLOCK, HALF_BLOCK_MIN: one plane f16 [n_rows][stride] of codes, which f16 holds exactly; sides as
+ * without HALF.
  * FLOAT: code = 256*hi + lo, lo unsigned. NVFP4 becomes SUPER with w relative to the block's smallest
  * scale exponent; rows where that does not fit 13 bits are flagged and computed again.
  */
@@ -21,7 +23,7 @@
 
 #define SIDE_ROWS 128
 
-enum plane_form { SUPER, SUPER_MIN, BLOCK, BLOCK_MIN, FLOAT };
+enum plane_form { SUPER, SUPER_MIN, BLOCK, BLOCK_MIN, FLOAT, HALF_BLOCK, HALF_BLOCK_MIN };
 
 static inline __host__ __device__ constexpr plane_form form_of(int type)
 {
@@ -32,19 +34,39 @@ static inline __host__ __device__ constexpr plane_form form_of(int type)
                                                                                    : BLOCK;
 }
 
-static inline __host__ __device__ constexpr uint32_t side_bytes(int form)
+/* The form with one plane of f16 where the type has one, else form itself. */
+static inline __host__ __device__ constexpr plane_form half_form(plane_form form)
 {
-    return form == SUPER ? 512 : form == SUPER_MIN ? 3072 : form == BLOCK_MIN ? 8192 : 4096;
+    return form == BLOCK ? HALF_BLOCK : form == BLOCK_MIN ? HALF_BLOCK_MIN : form;
 }
 
-static inline __host__ __device__ constexpr uint32_t plane_count(int form)
+static inline __host__ __device__ constexpr bool is_half(plane_form form)
+{
+    return form == HALF_BLOCK || form == HALF_BLOCK_MIN;
+}
+
+static inline __host__ __device__ constexpr uint32_t side_bytes(plane_form form)
+{
+    return form == SUPER                                 ? 512
+           : form == SUPER_MIN                           ? 3072
+           : form == BLOCK_MIN || form == HALF_BLOCK_MIN ? 8192
+                                                         : 4096;
+}
+
+static inline __host__ __device__ constexpr uint32_t plane_count(plane_form form)
 {
     return form == SUPER || form == SUPER_MIN ? 3 : form == FLOAT ? 2 : 1;
 }
 
+/* Bytes that one weight takes in all planes. */
+static inline __host__ __device__ constexpr uint32_t plane_bytes(plane_form form)
+{
+    return is_half(form) ? 2 : plane_count(form);
+}
+
 /* An unpacked slice. */
 struct weight_planes {
-    int8_t *plane[3]; /* SUPER: hi, lo, mid; FLOAT: hi, lo */
+    int8_t *plane[3]; /* SUPER: hi, lo, mid; FLOAT: hi, lo; HALF: f16 */
     uint8_t *side;
     uint32_t *flags;  /* NVFP4: [n_rows], nonzero: computed again */
     uint32_t n_rows, stride, n_super;
@@ -66,6 +88,8 @@ struct gemm_args {
  * refuses a tensor map. */
 void iso_cuda_gemm_mma(const struct gemm_args *g, cudaStream_t stream);
 int iso_cuda_gemm_wgmma(const struct gemm_args *g, cudaStream_t stream);
+/* The same for the HALF forms. */
+int iso_cuda_gemm_wgmma_f16(const struct gemm_args *g, cudaStream_t stream);
 
 /* y * scale + bias as section 5 ends. */
 static __device__ __forceinline__ float finish_output(const struct gemm_args &g, uint32_t column, float y)

@@ -1,167 +1,23 @@
 /* SPDX-License-Identifier: MIT
- * matmul_wgmma_cuda.cu - products with many rows on Hopper's warpgroup products (sm_90a).
+ * matmul_wgmma_cuda.cu - products with many rows on Hopper's byte tensor cores (sm_90a): types with sub-scales.
  *
- * A block makes 128 activation rows x 128 weight rows with three warpgroups: one brings tiles by TMA,
- * two own 64 activation rows each. Types with sub-scales take three byte passes per 256 columns: hi*hi,
- * mid*mid, lo*lo. With mid = hi + lo
+ * Types with one scale per 32 columns: matmul_wgmma_f16_cuda.cu.
+ * A block makes 128 activation rows x 128 weight rows with three warpgroups: one brings tiles by TMA, two own 64
+ * activation rows each. 256 columns take three byte passes: hi*hi, mid*mid, lo*lo. With mid = hi + lo
  *     A = 4096*hh + 64*(mm - hh - ll) + ll = 4032*hh + 64*mm - 63*ll
  * and all sums live in one set of accumulators modulo 2^32, where 63 has an inverse:
  *     A = -63 * (ll + c*(mm + 63*hh)),   c = -64/63 mod 2^32.
  * Integer sums wrap by definition of the instruction without .satfinite, and |A| < 2^31.
  * The mins of Q4_K and Q5_K take two short passes more: high and low bytes of the sums of 16 codes
  * against each min twice; as integer multiply-adds they cost a third of the whole product (H200).
- * Types with a scale per 32 columns take two passes (hi, lo) per 32 columns.
  * The second consumer group starts two passes behind the first: in step, both would wait for the tensor
  * cores together and then leave them idle together. (Tried and slower: clusters of two blocks that share
  * the activation tile by multicast, 193 instead of 291 TOPS.)
  * Source: PTX ISA 8.8, sections on wgmma, mbarrier and cp.async.bulk.
  */
-#include <cuda.h>
-
-#include "kernels/matmul/matmul_planes_cuda.cuh"
-#include "kernels/shared/cuda_launch.cuh"
-#include "kernels/shared/cuda_prim.cuh"
-
-#define TILE 128        /* rows of either operand per block */
-#define ATOM 128        /* columns of a swizzled tile: 128 bytes */
-#define HALF (TILE * ATOM) /* bytes of one operand's tile of 128 columns */
-#define GROUP 128       /* threads of a warpgroup */
-#define THREADS (3 * GROUP)
-#define MINS_AT 1024    /* of SUPER_MIN's side: the mins as a tile [128][16] */
-#define SUM_TILE (TILE * 16) /* one byte of the sums of 16 codes of 256 columns, or the mins */
-
-/* Buffers of 128 columns. SUPER: one plane of A and of B; BLOCK: A hi, A lo, B. Many small ones: with three
- * of 256 columns a refilled buffer came back too late, 1,670 cycles per pass of 1,024 (H200). */
-static __host__ __device__ constexpr int stages(plane_form f) { return f == SUPER || f == SUPER_MIN ? 6 : 4; }
-static __host__ __device__ constexpr int stage_bytes(plane_form f)
-{
-    return f == SUPER || f == SUPER_MIN ? 2 * HALF : 3 * HALF;
-}
-static __host__ __device__ constexpr bool has_min(plane_form f) { return f == SUPER_MIN || f == BLOCK_MIN; }
-/* Per 256 columns: side, and of the activations sums of 16 (SUPER_MIN: high, low) or of 32 (BLOCK_MIN). */
-static __host__ __device__ constexpr int extra_bytes(plane_form f)
-{
-    return (int)side_bytes(f) + (has_min(f) ? 2 * SUM_TILE : 0);
-}
-/* Behind them zeros, the second sixteen columns of tiles that have only sixteen. */
-static __host__ __device__ constexpr int zero_bytes(plane_form f) { return f == SUPER_MIN ? SUM_TILE : 0; }
-static __host__ __device__ constexpr int smem_bytes(plane_form f)
-{
-    return stages(f) * stage_bytes(f) + 2 * extra_bytes(f) + zero_bytes(f) + 256 + 1024;
-}
-
-struct maps {
-    CUtensorMap a[3], b[3], sums;
-};
+#include "kernels/matmul/matmul_wgmma_cuda.cuh"
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-
-/* --- barriers and copies -------------------------------------------------------------------------- */
-
-static __device__ __forceinline__ uint32_t smem_at(const void *p)
-{
-    return (uint32_t)__cvta_generic_to_shared(p);
-}
-
-static __device__ __forceinline__ void barrier_init(uint64_t *b, int count)
-{
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(smem_at(b)), "r"(count));
-}
-
-static __device__ __forceinline__ void barrier_expect(uint64_t *b, int bytes)
-{
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(smem_at(b)), "r"(bytes) : "memory");
-}
-
-static __device__ __forceinline__ void barrier_arrive(uint64_t *b)
-{
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(smem_at(b)) : "memory");
-}
-
-static __device__ __forceinline__ void barrier_wait(uint64_t *b, uint32_t phase)
-{
-    asm volatile("{\n.reg .pred p;\nAGAIN:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
-                 "@p bra DONE;\nbra AGAIN;\nDONE:\n}" ::"r"(smem_at(b)),
-                 "r"(phase)
-                 : "memory");
-}
-
-static __device__ __forceinline__ void tma_tile(void *to, const CUtensorMap *map, uint64_t *b, int x, int y)
-{
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], "
-                 "[%2];" ::"r"(smem_at(to)),
-                 "l"(map), "r"(smem_at(b)), "r"(x), "r"(y)
-                 : "memory");
-}
-
-static __device__ __forceinline__ void bulk_copy(void *to, const void *from, uint64_t *b, int bytes)
-{
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                     smem_at(to)),
-                 "l"(from), "r"(bytes), "r"(smem_at(b))
-                 : "memory");
-}
-
-/* --- warpgroup products ---------------------------------------------------------------------------- */
-
-/* Descriptor of a K-major tile of 128-byte rows, swizzle 128: start, 1024 bytes between 8-row groups. */
-static __device__ __forceinline__ uint64_t descriptor(const void *p)
-{
-    return (uint64_t)((smem_at(p) & 0x3FFFF) >> 4) | (uint64_t)1 << 16 | (uint64_t)64 << 32 | (uint64_t)1 << 62;
-}
-
-/* Descriptor of a tile of rows of 16 bytes, eight rows side by side; columns 16.. are those at zeros. */
-static __device__ __forceinline__ uint64_t narrow_descriptor(const void *p, const void *zeros)
-{
-    const uint32_t at = smem_at(p), gap = smem_at(zeros) - at;
-    return (uint64_t)((at & 0x3FFFF) >> 4) | (uint64_t)(gap >> 4) << 16 | (uint64_t)8 << 32;
-}
-
-/* d [64 x 128] (+)= A [64][32] * B [128][32] on bytes, A unsigned when U; old sums are dropped when keep
- * is 0. */
-#define PRODUCT(types)                                                                             \
-    asm volatile(                                                                                  \
-        "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"                                               \
-        "wgmma.mma_async.sync.aligned.m64n128k32.s32." types " "                                   \
-        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                  \
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "         \
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "         \
-        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, %64, %65, p;\n}" \
-        : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3]), "+r"(d[4]), "+r"(d[5]), "+r"(d[6]), "+r"(d[7]), \
-          "+r"(d[8]), "+r"(d[9]), "+r"(d[10]), "+r"(d[11]), "+r"(d[12]), "+r"(d[13]), "+r"(d[14]), "+r"(d[15]), \
-          "+r"(d[16]), "+r"(d[17]), "+r"(d[18]), "+r"(d[19]), "+r"(d[20]), "+r"(d[21]), "+r"(d[22]), "+r"(d[23]), \
-          "+r"(d[24]), "+r"(d[25]), "+r"(d[26]), "+r"(d[27]), "+r"(d[28]), "+r"(d[29]), "+r"(d[30]), "+r"(d[31]), \
-          "+r"(d[32]), "+r"(d[33]), "+r"(d[34]), "+r"(d[35]), "+r"(d[36]), "+r"(d[37]), "+r"(d[38]), "+r"(d[39]), \
-          "+r"(d[40]), "+r"(d[41]), "+r"(d[42]), "+r"(d[43]), "+r"(d[44]), "+r"(d[45]), "+r"(d[46]), "+r"(d[47]), \
-          "+r"(d[48]), "+r"(d[49]), "+r"(d[50]), "+r"(d[51]), "+r"(d[52]), "+r"(d[53]), "+r"(d[54]), "+r"(d[55]), \
-          "+r"(d[56]), "+r"(d[57]), "+r"(d[58]), "+r"(d[59]), "+r"(d[60]), "+r"(d[61]), "+r"(d[62]), "+r"(d[63]) \
-        : "l"(a), "l"(b), "r"(keep))
-
-template <bool U = false>
-static __device__ __forceinline__ void product(int32_t *d, uint64_t a, uint64_t b, int keep)
-{
-    if (U) PRODUCT("u8.s8");
-    else PRODUCT("s8.s8");
-}
-
-/* The compiler must not move accumulators across the asynchronous products. */
-static __device__ __forceinline__ void pin(int32_t *d)
-{
-#pragma unroll
-    for (int i = 0; i < 64; i++) asm volatile("" : "+r"(d[i])::"memory");
-}
-
-static __device__ __forceinline__ void begin_products(int32_t *d)
-{
-    pin(d);
-    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-}
-
-static __device__ __forceinline__ void end_products(int32_t *d)
-{
-    asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;" ::: "memory");
-    pin(d);
-}
 
 /* Issues 128 columns of one plane. */
 static __device__ __forceinline__ void issue128(int32_t *d, const unsigned char *a, const unsigned char *b, int keep)
@@ -172,179 +28,56 @@ static __device__ __forceinline__ void issue128(int32_t *d, const unsigned char 
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-/* --- shared memory ---------------------------------------------------------------------------------- */
-
-struct shared_parts {
-    unsigned char *stage, *extra, *zeros; /* [stages], [2] */
-    uint64_t *full, *empty, *extra_full, *extra_empty;
-};
-
-template <plane_form FORM> static __device__ __forceinline__ struct shared_parts lay_parts(unsigned char *raw)
-{
-    struct shared_parts s;
-    s.stage = raw + (1024 - (smem_at(raw) & 1023)) % 1024;
-    s.extra = s.stage + stages(FORM) * stage_bytes(FORM);
-    s.zeros = s.extra + 2 * extra_bytes(FORM);
-    s.full = (uint64_t *)(s.zeros + zero_bytes(FORM));
-    s.empty = s.full + stages(FORM);
-    s.extra_full = s.empty + stages(FORM);
-    s.extra_empty = s.extra_full + 2;
-    return s;
-}
-
-template <plane_form FORM> static __device__ __forceinline__ void init_barriers(const struct shared_parts &s)
-{
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < stages(FORM); i++) {
-            barrier_init(s.full + i, 1);
-            barrier_init(s.empty + i, 2); /* one arrival per consumer group */
-        }
-        for (int i = 0; i < 2; i++) {
-            barrier_init(s.extra_full + i, 1);
-            barrier_init(s.extra_empty + i, 8); /* one per consumer warp */
-        }
-        asm volatile("fence.mbarrier_init.release.cluster;");
-    }
-    if ((int)threadIdx.x < zero_bytes(FORM) / 16) {
-        ((uint4 *)s.zeros)[threadIdx.x] = make_uint4(0, 0, 0, 0);
-        asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); /* the products read it */
-    }
-    __syncthreads();
-}
-
 /* --- producer ------------------------------------------------------------------------------------------ */
 
-template <plane_form FORM>
-static __device__ __forceinline__ void bring_extra(const struct gemm_args &g, const struct maps &m,
-                                                   const struct shared_parts &s, uint32_t super)
-{
-    const uint32_t i = super & 1, phase = super >> 1 & 1;
-    unsigned char *to = s.extra + i * extra_bytes(FORM);
-    barrier_wait(s.extra_empty + i, phase ^ 1);
-    barrier_expect(s.extra_full + i, extra_bytes(FORM));
-    const uint8_t *side = g.w.side + ((size_t)super * (g.w.n_rows / SIDE_ROWS) + blockIdx.y) * side_bytes(FORM);
-    bulk_copy(to, side, s.extra_full + i, (int)side_bytes(FORM));
-    if (FORM == BLOCK_MIN) {
-        tma_tile(to + side_bytes(FORM), &m.sums, s.extra_full + i, (int)super * 8, (int)blockIdx.x * TILE);
-    } else if (FORM == SUPER_MIN) {
-        const size_t at = ((size_t)super * g.a.sum_rows + blockIdx.x * TILE) * 16;
-        bulk_copy(to + side_bytes(FORM), g.a.sum_hi + at, s.extra_full + i, SUM_TILE);
-        bulk_copy(to + side_bytes(FORM) + SUM_TILE, g.a.sum_lo + at, s.extra_full + i, SUM_TILE);
-    }
-}
+#define PER_SUPER 6 /* buffers for 256 columns: hi, mid, lo, each in two halves */
 
 template <plane_form FORM>
 static __device__ __forceinline__ void produce(const struct gemm_args &g, const struct maps &m,
                                                const struct shared_parts &s)
 {
-    constexpr bool WHOLE = FORM == SUPER || FORM == SUPER_MIN;
-    constexpr uint32_t PER_SUPER = WHOLE ? 6 : 2; /* buffers for 256 columns */
     const int row = (int)blockIdx.x * TILE, col = (int)blockIdx.y * TILE;
     for (uint32_t q = 0; q < PER_SUPER * g.w.n_super; q++) {
-        const uint32_t i = q % stages(FORM), phase = q / stages(FORM) & 1;
+        const uint32_t i = q % STAGES, phase = q / STAGES & 1;
         const uint32_t super = q / PER_SUPER, part = q % PER_SUPER;
         if (part == 0) bring_extra<FORM>(g, m, s, super);
-        unsigned char *to = s.stage + i * stage_bytes(FORM);
+        unsigned char *to = s.stage + i * STAGE_BYTES;
         uint64_t *full = s.full + i;
         barrier_wait(s.empty + i, phase ^ 1);
-        barrier_expect(full, stage_bytes(FORM));
-        if (WHOLE) { /* hi, mid, lo, each in two halves */
-            const uint32_t plane = part < 2 ? 0 : part < 4 ? 2 : 1;
-            const int x = (int)(super * 256 + part % 2 * ATOM);
-            tma_tile(to, &m.a[plane], full, x, row);
-            tma_tile(to + HALF, &m.b[plane], full, x, col);
-        } else {
-            const int x = (int)q * ATOM;
-            tma_tile(to, &m.a[0], full, x, row);
-            tma_tile(to + HALF, &m.a[1], full, x, row);
-            tma_tile(to + 2 * HALF, &m.b[0], full, x, col);
-        }
+        barrier_expect(full, STAGE_BYTES);
+        const uint32_t plane = part < 2 ? 0 : part < 4 ? 2 : 1;
+        const int x = (int)(super * 256 + part % 2 * ATOM);
+        tma_tile(to, &m.a[plane], full, x, row);
+        tma_tile(to + TILE_BYTES, &m.b[plane], full, x, col);
     }
 }
 
 /* --- consumers ------------------------------------------------------------------------------------------ */
-
-/* Place of a thread in its group's 64 x 128: rows r and r + 8, columns c + 8n and c + 8n + 1. */
-struct owned {
-    uint32_t r, c;
-};
-
-static __device__ __forceinline__ struct owned owned_by_thread(void)
-{
-    const uint32_t t = threadIdx.x % GROUP;
-    return {(threadIdx.x / GROUP - 1) * 64 + t / 32 * 16 + t % 32 / 4, t % 4 * 2};
-}
-
-/* The group has read the buffer. */
-static __device__ __forceinline__ void release_buffer(uint64_t *barrier)
-{
-    if (threadIdx.x % GROUP == 0) barrier_arrive(barrier);
-}
-
-/* The second group waits here until the first one has come to let_second_start(). */
-static __device__ __forceinline__ void wait_for_first(void)
-{
-    if (threadIdx.x / GROUP == 2) asm volatile("bar.sync 1, %0;" ::"n"(2 * GROUP) : "memory");
-}
-
-static __device__ __forceinline__ void let_second_start(void)
-{
-    if (threadIdx.x / GROUP == 1) asm volatile("bar.arrive 1, %0;" ::"n"(2 * GROUP) : "memory");
-}
-
-static __device__ __forceinline__ void release_warp(uint64_t *barrier)
-{
-    __syncwarp();
-    if (threadIdx.x % WARP == 0) barrier_arrive(barrier);
-}
-
-/* scale of the thread's two rows for a superblock */
-static __device__ __forceinline__ float2 row_scales(const struct gemm_args &g, const struct owned &at, uint32_t super)
-{
-    const uint32_t r = blockIdx.x * TILE + at.r;
-    const uint32_t r0 = min(r, g.n_act - 1), r1 = min(r + 8, g.n_act - 1);
-    return make_float2(g.a.scale[(size_t)r0 * g.w.n_super + super], g.a.scale[(size_t)r1 * g.w.n_super + super]);
-}
-
-/* d * A of the block, then -dmin * M: M = sum of min * (256 * high + low) over sums of 16. */
-static __device__ __forceinline__ void add_mins(float *p, int32_t *d, const struct owned &at, const unsigned char *extra,
-                                                const unsigned char *zeros)
-{
-    const unsigned char *rows = extra + side_bytes(SUPER_MIN) + (threadIdx.x / GROUP - 1) * 64 * 16;
-    const uint64_t mins = narrow_descriptor(extra + MINS_AT, zeros);
-    begin_products(d);
-    product(d, narrow_descriptor(rows, zeros), mins, 0);
-    end_products(d);
-#pragma unroll
-    for (int i = 0; i < 64; i++) d[i] = (int32_t)((uint32_t)d[i] << 8);
-    begin_products(d);
-    product<true>(d, narrow_descriptor(rows + SUM_TILE, zeros), mins, 1);
-    end_products(d);
-    const float *dmin = (const float *)extra + SIDE_ROWS;
-#pragma unroll
-    for (int n = 0; n < 16; n++) {
-        const float2 w = *(const float2 *)(dmin + at.c + 8 * n);
-#pragma unroll
-        for (int i = 0; i < 4; i++) p[4 * n + i] = fmaf(i % 2 ? w.y : w.x, (float)d[4 * n + i], p[4 * n + i]);
-    }
-}
 
 /* The sums of a superblock enter the chain y. */
 template <plane_form FORM>
 static __device__ __forceinline__ void chain_super(float *y, int32_t *d, float2 s, const struct owned &at,
                                                    const unsigned char *extra, const unsigned char *zeros)
 {
-    const float *scale = (const float *)extra;
+    const float *scale = (const float *)extra, *dmin = scale + SIDE_ROWS;
     float p[64];
 #pragma unroll
     for (int n = 0; n < 16; n++) {
         const float2 w = *(const float2 *)(scale + at.c + 8 * n);
 #pragma unroll
-        for (int i = 0; i < 4; i++) p[4 * n + i] = (i % 2 ? w.y : w.x) * (float)d[4 * n + i];
+        for (int i = 4 * n; i < 4 * n + 4; i++) p[i] = (i % 2 ? w.y : w.x) * (float)d[i];
     }
-    if (FORM == SUPER_MIN) add_mins(p, d, at, extra, zeros);
+    if (super_min(FORM)) sum_mins(d, extra, zeros);
 #pragma unroll
-    for (int i = 0; i < 64; i++) y[i] = fmaf(i / 2 % 2 ? s.y : s.x, p[i], y[i]);
+    for (int n = 0; n < 16; n++) {
+        float2 w = make_float2(0.0f, 0.0f);
+        if (super_min(FORM)) w = *(const float2 *)(dmin + at.c + 8 * n);
+#pragma unroll
+        for (int i = 4 * n; i < 4 * n + 4; i++) {
+            if (super_min(FORM)) p[i] = fmaf(i % 2 ? w.y : w.x, (float)d[i], p[i]);
+            y[i] = fmaf(i / 2 % 2 ? s.y : s.x, p[i], y[i]);
+        }
+    }
 }
 
 static __host__ __device__ constexpr uint32_t inverse(uint32_t odd) /* modulo 2^32, Newton */
@@ -361,116 +94,35 @@ static __device__ __forceinline__ void multiply(int32_t *d, uint32_t by)
 }
 
 template <plane_form FORM>
-static __device__ __forceinline__ void consume_super(float *y, const struct gemm_args &g, const struct shared_parts &s)
+static __device__ __forceinline__ void consume(float *y, const struct gemm_args &g, const struct shared_parts &s)
 {
     constexpr uint32_t MIDDLE = 0u - 64u * inverse(63u); /* c of the header */
     const struct owned at = owned_by_thread();
     const uint32_t rows = (threadIdx.x / GROUP - 1) * 64 * ATOM; /* the group's part of A */
     int32_t d[64];
-    static_assert(stages(FORM) == 6, "buffer of a part is its number");
-#ifndef LAG
-#define LAG 2
-#endif
-    if (LAG > 0) wait_for_first();
+    static_assert(STAGES == PER_SUPER, "buffer of a part is its number");
+    wait_for_first();
     for (uint32_t super = 0; super < g.w.n_super; super++) {
         const float2 scales = row_scales(g, at, super);
 #pragma unroll
         for (int part = 0; part < 3; part++) { /* six buffers: the same ones in every superblock */
-            const unsigned char *a = s.stage + 2 * part * stage_bytes(FORM);
+            const unsigned char *a = s.stage + 2 * part * STAGE_BYTES;
             barrier_wait(s.full + 2 * part, super & 1);
             pin(d);
-            issue128(d, a + rows, a + HALF, part > 0);
+            issue128(d, a + rows, a + TILE_BYTES, part > 0);
             barrier_wait(s.full + 2 * part + 1, super & 1);
-            issue128(d, a + stage_bytes(FORM) + rows, a + stage_bytes(FORM) + HALF, 1);
+            issue128(d, a + STAGE_BYTES + rows, a + STAGE_BYTES + TILE_BYTES, 1);
             asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
             release_buffer(s.empty + 2 * part);
             asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
             pin(d);
             release_buffer(s.empty + 2 * part + 1);
-            if (LAG > 0 && super == 0 && part == LAG - 1) let_second_start();
+            if (super == 0 && part == 1) let_second_start();
             multiply(d, part == 0 ? 63u : part == 1 ? MIDDLE : 0u - 63u);
         }
         barrier_wait(s.extra_full + (super & 1), super >> 1 & 1);
         chain_super<FORM>(y, d, scales, at, s.extra + (super & 1) * extra_bytes(FORM), s.zeros);
         release_warp(s.extra_empty + (super & 1));
-    }
-}
-
-/* 32 columns: integer sums, then their place in the chain over the block. */
-template <plane_form FORM>
-static __device__ __forceinline__ void step_block(float *p, const struct owned &at, const unsigned char *a,
-                                                  const unsigned char *b, uint32_t k, const unsigned char *extra,
-                                                  uint32_t block)
-{
-    int32_t d[64];
-    begin_products(d);
-    product(d, descriptor(a) + k * 2, descriptor(b) + k * 2, 0);
-    end_products(d);
-    multiply(d, 64u);
-    begin_products(d);
-    product(d, descriptor(a + HALF) + k * 2, descriptor(b) + k * 2, 1);
-    end_products(d);
-    const float *scale = (const float *)extra + block * SIDE_ROWS, *min = scale + 8 * SIDE_ROWS;
-    float sum[2] = {0.0f, 0.0f};
-    if (FORM == BLOCK_MIN) {
-        const int32_t *sums = (const int32_t *)(extra + side_bytes(FORM));
-        sum[0] = (float)sums[at.r * 8 + block];
-        sum[1] = (float)sums[(at.r + 8) * 8 + block];
-    }
-#pragma unroll
-    for (int n = 0; n < 16; n++) {
-        const float2 w = *(const float2 *)(scale + at.c + 8 * n);
-        float2 m = make_float2(0.0f, 0.0f);
-        if (FORM == BLOCK_MIN) m = *(const float2 *)(min + at.c + 8 * n);
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            p[4 * n + i] = fmaf(i % 2 ? w.y : w.x, (float)d[4 * n + i], p[4 * n + i]);
-            if (FORM == BLOCK_MIN) p[4 * n + i] = fmaf(i % 2 ? m.y : m.x, sum[i / 2], p[4 * n + i]);
-        }
-    }
-}
-
-template <plane_form FORM>
-static __device__ __forceinline__ void consume_block(float *y, const struct gemm_args &g, const struct shared_parts &s)
-{
-    const struct owned at = owned_by_thread();
-    const uint32_t rows = (threadIdx.x / GROUP - 1) * 64 * ATOM;
-    float p[64];
-    if (LAG > 0) wait_for_first();
-    for (uint32_t super = 0; super < g.w.n_super; super++) {
-        const float2 scales = row_scales(g, at, super);
-        const unsigned char *extra = s.extra + (super & 1) * extra_bytes(FORM);
-#pragma unroll
-        for (int i = 0; i < 64; i++) p[i] = 0.0f;
-        barrier_wait(s.extra_full + (super & 1), super >> 1 & 1);
-        for (uint32_t half = 0; half < 2; half++) {
-            const uint32_t q = 2 * super + half, i = q % stages(FORM);
-            const unsigned char *a = s.stage + i * stage_bytes(FORM);
-            barrier_wait(s.full + i, q / stages(FORM) & 1);
-            for (uint32_t k = 0; k < 4; k++) {
-                if (LAG > 0 && super + half == 0 && k == 1) let_second_start();
-                step_block<FORM>(p, at, a + rows, a + 2 * HALF, k, extra, half * 4 + k);
-            }
-            release_buffer(s.empty + i);
-        }
-        release_warp(s.extra_empty + (super & 1));
-#pragma unroll
-        for (int i = 0; i < 64; i++) y[i] = fmaf(i / 2 % 2 ? scales.y : scales.x, p[i], y[i]);
-    }
-}
-
-static __device__ __forceinline__ void store_outputs(const struct gemm_args &g, const float *y)
-{
-    const struct owned at = owned_by_thread();
-#pragma unroll
-    for (int n = 0; n < 16; n++) {
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const uint32_t row = blockIdx.x * TILE + at.r + i / 2 * 8, col = blockIdx.y * TILE + at.c + 8 * n + i % 2;
-            if (row < g.n_act && col < g.n_out) {
-                g.y[(size_t)row * g.y_stride + col] = finish_output(g, col, y[4 * n + i]);
-            }
-        }
     }
 }
 
@@ -494,8 +146,7 @@ static __global__ void __launch_bounds__(THREADS, 1) wgmma_kernel(const __grid_c
         float y[64];
 #pragma unroll
         for (int i = 0; i < 64; i++) y[i] = 0.0f;
-        if constexpr (FORM == SUPER || FORM == SUPER_MIN) consume_super<FORM>(y, g, s);
-        else consume_block<FORM>(y, g, s);
+        consume<FORM>(y, g, s);
         store_outputs(g, y);
     }
 #endif
@@ -503,52 +154,16 @@ static __global__ void __launch_bounds__(THREADS, 1) wgmma_kernel(const __grid_c
 
 /* --- host ----------------------------------------------------------------------------------------------- */
 
-typedef CUresult (*encode_fn)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
-                              const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
-                              CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-
-/* The driver's encoder, looked up through the runtime: nothing links against libcuda. */
-static encode_fn encoder(void)
-{
-    void *f = NULL;
-    cudaDriverEntryPointQueryResult found;
-    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault, &found) != cudaSuccess) {
-        return NULL;
-    }
-    return found == cudaDriverEntryPointSuccess ? (encode_fn)f : NULL;
-}
-
-/* A row-major matrix [rows][cols] of elements of width bytes, read in boxes of 128 x box_cols. */
-static int make_map(CUtensorMap *out, encode_fn encode, const void *p, uint32_t rows, uint32_t cols, int width,
-                    uint32_t box_cols)
-{
-    const bool bytes = width == 1;
-    const cuuint64_t dim[2] = {cols, rows}, stride[1] = {(cuuint64_t)cols * width};
-    const cuuint32_t box[2] = {box_cols, TILE}, step[2] = {1, 1};
-    const CUresult r = encode(out, bytes ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_INT32, 2,
-                              (void *)p, dim, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                              bytes ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
-                              CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    return r == CUDA_SUCCESS ? 0 : -1;
-}
-
-static int make_maps(struct maps *m, const struct gemm_args *g)
+template <plane_form FORM> static int start(const struct gemm_args *g, cudaStream_t stream)
 {
     static const encode_fn encode = encoder();
+    struct maps m = {};
     if (encode == NULL) return -1;
     const int8_t *a[3] = {g->a.hi, g->a.lo, g->a.mid};
     for (int i = 0; i < 3; i++) {
-        if (make_map(&m->a[i], encode, a[i], g->n_act, g->a.stride, 1, ATOM) != 0) return -1;
-        if (g->w.plane[i] == NULL) continue;
-        if (make_map(&m->b[i], encode, g->w.plane[i], g->w.n_rows, g->w.stride, 1, ATOM) != 0) return -1;
+        if (make_map(&m.a[i], encode, a[i], g->n_act, g->a.stride, 1, ATOM) != 0) return -1;
+        if (make_map(&m.b[i], encode, g->w.plane[i], g->w.n_rows, g->w.stride, 1, ATOM) != 0) return -1;
     }
-    return make_map(&m->sums, encode, g->a.sum32, g->n_act, g->a.stride / 32, 4, 8);
-}
-
-template <plane_form FORM> static int start(const struct gemm_args *g, cudaStream_t stream)
-{
-    struct maps m = {};
-    if (make_maps(&m, g) != 0) return -1;
     allow_smem(wgmma_kernel<FORM>, smem_bytes(FORM));
     const dim3 grid((g->n_act + TILE - 1) / TILE, (g->n_out + TILE - 1) / TILE);
     launch(wgmma_kernel<FORM>, grid, THREADS, smem_bytes(FORM), stream, *g, m);
@@ -560,8 +175,6 @@ int iso_cuda_gemm_wgmma(const struct gemm_args *g, cudaStream_t stream)
     switch (g->w.form) {
     case SUPER: return start<SUPER>(g, stream);
     case SUPER_MIN: return start<SUPER_MIN>(g, stream);
-    case BLOCK: return start<BLOCK>(g, stream);
-    case BLOCK_MIN: return start<BLOCK_MIN>(g, stream);
-    default: return -1; /* float types: iso_cuda_gemm_mma() */
+    default: return -1; /* float types: iso_cuda_gemm_mma(); the others: iso_cuda_gemm_wgmma_f16() */
     }
 }

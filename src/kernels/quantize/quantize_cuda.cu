@@ -23,6 +23,12 @@ static __device__ __forceinline__ void four_planes(uint32_t &hi, uint32_t &lo, u
     }
 }
 
+/* Two codes as biased words. */
+static __device__ __forceinline__ uint32_t two_wide(const int32_t *c)
+{
+    return (uint32_t)(c[0] + ISO_CUDA_WIDE_BIAS) | (uint32_t)(c[1] + ISO_CUDA_WIDE_BIAS) << 16;
+}
+
 /* The warp's 256 values (zeros beyond the row) become block b of a row of codes. */
 static __device__ __forceinline__ void store_block(const struct iso_cuda_quantize &q, uint32_t row, uint32_t b,
                                                    const float *v)
@@ -56,6 +62,7 @@ static __device__ __forceinline__ void store_block(const struct iso_cuda_quantiz
     *(uint2 *)(q.codes.hi + at) = hi;
     *(uint2 *)(q.codes.lo + at) = lo;
     *(uint2 *)(q.codes.mid + at) = mid;
+    *(uint4 *)(q.codes.wide + at) = make_uint4(two_wide(c), two_wide(c + 2), two_wide(c + 4), two_wide(c + 6));
     if (lane % 4 == 0) q.codes.sum32[at / 32] = sum;
     if (lane != 0) return;
     q.codes.scale[at / 256] = none ? 0.0f : top * (1.0f / 2047.0f);

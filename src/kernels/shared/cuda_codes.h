@@ -3,6 +3,8 @@
  *
  * code = 64*hi + lo, hi in [-32, 31], lo in [0, 63]; mid = hi + lo in [-32, 94] serves products that
  * take three byte passes instead of four: 64*(hi*b.lo + lo*b.hi) = 64*(mid*b.mid - hi*b.hi - lo*b.lo).
+ * The same code as 16 bits, biased: wide = code + 2080 = 64*(h + 32) + (l + 32) with h in [-32, 32] and l in
+ * [-32, 31]; two masks and two subtractions make h and l in f16, for products on f16 tensor cores.
  * Source: the specification of exact-1, sections 3 and 5; A. Karatsuba, Yu. Ofman 1962.
  */
 #ifndef ISO_KERNELS_SHARED_CUDA_CODES_H
@@ -14,8 +16,10 @@
 /* Planes s8 [n_rows][stride], stride = n rounded up to 256, tails zero. The sums of each 16 codes serve
  * the mins of Q4_K and Q5_K on tensor cores: high and low byte, one 16-byte row per activation row and
  * 256 columns, rows side by side. */
+#define ISO_CUDA_WIDE_BIAS 2080
 struct iso_cuda_codes {
     int8_t *hi, *lo, *mid;
+    uint16_t *wide;  /* [n_rows][stride] */
     float *scale;    /* [n_rows][stride / 256] */
     int32_t *sum32;  /* [n_rows][stride / 32] */
     int8_t *sum_hi;  /* [stride / 256][sum_rows][16]: sum >> 8 */
@@ -27,7 +31,7 @@ struct iso_cuda_codes {
 static inline size_t iso_cuda_codes_bytes(size_t n_rows, size_t n)
 {
     const size_t s = (n + 255) / 256 * 256, sum_rows = (n_rows + 127) / 128 * 128;
-    return n_rows * (3 * s + s / 256 * 4 + s / 32 * 4) + 2 * (s / 256 * sum_rows * 16) + 7 * 256;
+    return n_rows * (5 * s + s / 256 * 4 + s / 32 * 4) + 2 * (s / 256 * sum_rows * 16) + 7 * 256;
 }
 
 /* Lays a view over p (256-byte aligned); every part is 256-byte aligned. */
@@ -41,7 +45,8 @@ static inline struct iso_cuda_codes iso_cuda_codes_view(void *p, size_t n_rows, 
     c.hi = (int8_t *)at;
     c.lo = c.hi + n_rows * s;
     c.mid = c.lo + n_rows * s;
-    at = (uint8_t *)(c.mid + n_rows * s);
+    c.wide = (uint16_t *)(c.mid + n_rows * s);
+    at = (uint8_t *)(c.wide + n_rows * s);
     c.scale = (float *)at;
     at += (n_rows * (s / 256) * 4 + 255) / 256 * 256;
     c.sum32 = (int32_t *)at;

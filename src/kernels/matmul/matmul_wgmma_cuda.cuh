@@ -1,0 +1,325 @@
+/* SPDX-License-Identifier: MIT
+ * matmul_wgmma_cuda.cuh - what the products on Hopper's warpgroup instructions share: barriers, bulk
+ * copies, descriptors, the outputs of a thread, tensor maps.
+ * Source: PTX ISA 8.8, sections on wgmma, mbarrier and cp.async.bulk.
+ */
+#ifndef ISO_KERNELS_MATMUL_WGMMA_CUDA_CUH
+#define ISO_KERNELS_MATMUL_WGMMA_CUDA_CUH
+
+#include <cuda.h>
+
+#include "kernels/matmul/matmul_planes_cuda.cuh"
+#include "kernels/shared/cuda_launch.cuh"
+#include "kernels/shared/cuda_prim.cuh"
+
+#define TILE 128        /* rows of either operand per block */
+#define ATOM 128        /* bytes of a row of a swizzled tile */
+#define TILE_BYTES (TILE * ATOM) /* one operand's part of a buffer */
+#define GROUP 128       /* threads of a warpgroup */
+#define THREADS (3 * GROUP)
+#define MINS_AT 1024    /* of the side with mins: they as a tile [128][16] */
+#define SUM_TILE (TILE * 16) /* one byte of the sums of 16 codes of 256 columns, or the mins */
+
+/* Buffers: 128 bytes of each row of A and of B. Many small ones: with three twice as large a refilled buffer
+ * came back too late, 1,670 cycles per pass of 1,024 (H200). */
+#define STAGES 6
+#define STAGE_BYTES (2 * TILE_BYTES)
+
+static __host__ __device__ constexpr bool super_min(plane_form f) { return f == SUPER_MIN; }
+static __host__ __device__ constexpr bool block_min(plane_form f) { return f == HALF_BLOCK_MIN; }
+
+/* Per 256 columns: side, and of the activations sums of 16 (super_min: high, low) or of 32 (block_min). */
+static __host__ __device__ constexpr int extra_bytes(plane_form f)
+{
+    return (int)side_bytes(f) + (super_min(f) || block_min(f) ? 2 * SUM_TILE : 0);
+}
+/* Behind them zeros, the second sixteen columns of tiles that have only sixteen. */
+static __host__ __device__ constexpr int zero_bytes(plane_form f) { return super_min(f) ? SUM_TILE : 0; }
+static __host__ __device__ constexpr int smem_bytes(plane_form f)
+{
+    return STAGES * STAGE_BYTES + 2 * extra_bytes(f) + zero_bytes(f) + 256 + 1024;
+}
+
+struct maps {
+    CUtensorMap a[3], b[3], sums;
+};
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+/* --- barriers and copies -------------------------------------------------------------------------- */
+
+static __device__ __forceinline__ uint32_t smem_at(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+static __device__ __forceinline__ void barrier_init(uint64_t *b, int count)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(smem_at(b)), "r"(count));
+}
+
+static __device__ __forceinline__ void barrier_expect(uint64_t *b, int bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(smem_at(b)), "r"(bytes) : "memory");
+}
+
+static __device__ __forceinline__ void barrier_arrive(uint64_t *b)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(smem_at(b)) : "memory");
+}
+
+static __device__ __forceinline__ void barrier_wait(uint64_t *b, uint32_t phase)
+{
+    asm volatile("{\n.reg .pred p;\nAGAIN:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
+                 "@p bra DONE;\nbra AGAIN;\nDONE:\n}" ::"r"(smem_at(b)),
+                 "r"(phase)
+                 : "memory");
+}
+
+static __device__ __forceinline__ void tma_tile(void *to, const CUtensorMap *map, uint64_t *b, int x, int y)
+{
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], "
+                 "[%2];" ::"r"(smem_at(to)),
+                 "l"(map), "r"(smem_at(b)), "r"(x), "r"(y)
+                 : "memory");
+}
+
+static __device__ __forceinline__ void bulk_copy(void *to, const void *from, uint64_t *b, int bytes)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                     smem_at(to)),
+                 "l"(from), "r"(bytes), "r"(smem_at(b))
+                 : "memory");
+}
+
+/* --- warpgroup products ---------------------------------------------------------------------------- */
+
+/* Descriptor of a K-major tile of 128-byte rows, swizzle 128: start, 1024 bytes between 8-row groups. */
+static __device__ __forceinline__ uint64_t descriptor(const void *p)
+{
+    return (uint64_t)((smem_at(p) & 0x3FFFF) >> 4) | (uint64_t)1 << 16 | (uint64_t)64 << 32 | (uint64_t)1 << 62;
+}
+
+/* Descriptor of a tile of rows of 16 bytes, eight rows side by side; columns 16.. are those at zeros. */
+static __device__ __forceinline__ uint64_t narrow_descriptor(const void *p, const void *zeros)
+{
+    const uint32_t at = smem_at(p), gap = smem_at(zeros) - at;
+    return (uint64_t)((at & 0x3FFFF) >> 4) | (uint64_t)(gap >> 4) << 16 | (uint64_t)8 << 32;
+}
+
+/* d [64 x 128] (+)= A [64][32] * B [128][32] on bytes, A unsigned when U; old sums are dropped when keep
+ * is 0. */
+#define PRODUCT(types)                                                                             \
+    asm volatile(                                                                                  \
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"                                               \
+        "wgmma.mma_async.sync.aligned.m64n128k32.s32." types " "                                   \
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                  \
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "         \
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "         \
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, %64, %65, p;\n}" \
+        : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3]), "+r"(d[4]), "+r"(d[5]), "+r"(d[6]), "+r"(d[7]), \
+          "+r"(d[8]), "+r"(d[9]), "+r"(d[10]), "+r"(d[11]), "+r"(d[12]), "+r"(d[13]), "+r"(d[14]), "+r"(d[15]), \
+          "+r"(d[16]), "+r"(d[17]), "+r"(d[18]), "+r"(d[19]), "+r"(d[20]), "+r"(d[21]), "+r"(d[22]), "+r"(d[23]), \
+          "+r"(d[24]), "+r"(d[25]), "+r"(d[26]), "+r"(d[27]), "+r"(d[28]), "+r"(d[29]), "+r"(d[30]), "+r"(d[31]), \
+          "+r"(d[32]), "+r"(d[33]), "+r"(d[34]), "+r"(d[35]), "+r"(d[36]), "+r"(d[37]), "+r"(d[38]), "+r"(d[39]), \
+          "+r"(d[40]), "+r"(d[41]), "+r"(d[42]), "+r"(d[43]), "+r"(d[44]), "+r"(d[45]), "+r"(d[46]), "+r"(d[47]), \
+          "+r"(d[48]), "+r"(d[49]), "+r"(d[50]), "+r"(d[51]), "+r"(d[52]), "+r"(d[53]), "+r"(d[54]), "+r"(d[55]), \
+          "+r"(d[56]), "+r"(d[57]), "+r"(d[58]), "+r"(d[59]), "+r"(d[60]), "+r"(d[61]), "+r"(d[62]), "+r"(d[63]) \
+        : "l"(a), "l"(b), "r"(keep))
+
+template <bool U = false>
+static __device__ __forceinline__ void product(int32_t *d, uint64_t a, uint64_t b, int keep)
+{
+    if (U) PRODUCT("u8.s8");
+    else PRODUCT("s8.s8");
+}
+
+/* The compiler must not move accumulators across the asynchronous products. */
+static __device__ __forceinline__ void pin(int32_t *d)
+{
+#pragma unroll
+    for (int i = 0; i < 64; i++) asm volatile("" : "+r"(d[i])::"memory");
+}
+
+static __device__ __forceinline__ void begin_products(int32_t *d)
+{
+    pin(d);
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+static __device__ __forceinline__ void end_products(int32_t *d)
+{
+    asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;" ::: "memory");
+    pin(d);
+}
+
+/* --- shared memory ---------------------------------------------------------------------------------- */
+
+struct shared_parts {
+    unsigned char *stage, *extra, *zeros; /* [STAGES], [2] */
+    uint64_t *full, *empty, *extra_full, *extra_empty;
+};
+
+template <plane_form FORM> static __device__ __forceinline__ struct shared_parts lay_parts(unsigned char *raw)
+{
+    struct shared_parts s;
+    s.stage = raw + (1024 - (smem_at(raw) & 1023)) % 1024;
+    s.extra = s.stage + STAGES * STAGE_BYTES;
+    s.zeros = s.extra + 2 * extra_bytes(FORM);
+    s.full = (uint64_t *)(s.zeros + zero_bytes(FORM));
+    s.empty = s.full + STAGES;
+    s.extra_full = s.empty + STAGES;
+    s.extra_empty = s.extra_full + 2;
+    return s;
+}
+
+template <plane_form FORM> static __device__ __forceinline__ void init_barriers(const struct shared_parts &s)
+{
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < STAGES; i++) {
+            barrier_init(s.full + i, 1);
+            barrier_init(s.empty + i, 2); /* one arrival per consumer group */
+        }
+        for (int i = 0; i < 2; i++) {
+            barrier_init(s.extra_full + i, 1);
+            barrier_init(s.extra_empty + i, 8); /* one per consumer warp */
+        }
+        asm volatile("fence.mbarrier_init.release.cluster;");
+    }
+    if ((int)threadIdx.x < zero_bytes(FORM) / 16) {
+        ((uint4 *)s.zeros)[threadIdx.x] = make_uint4(0, 0, 0, 0);
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); /* the products read it */
+    }
+    __syncthreads();
+}
+
+template <plane_form FORM>
+static __device__ __forceinline__ void bring_extra(const struct gemm_args &g, const struct maps &m,
+                                                   const struct shared_parts &s, uint32_t super)
+{
+    const uint32_t i = super & 1, phase = super >> 1 & 1;
+    unsigned char *to = s.extra + i * extra_bytes(FORM);
+    barrier_wait(s.extra_empty + i, phase ^ 1);
+    barrier_expect(s.extra_full + i, extra_bytes(FORM));
+    const uint8_t *side = g.w.side + ((size_t)super * (g.w.n_rows / SIDE_ROWS) + blockIdx.y) * side_bytes(FORM);
+    bulk_copy(to, side, s.extra_full + i, (int)side_bytes(FORM));
+    if (block_min(FORM)) {
+        tma_tile(to + side_bytes(FORM), &m.sums, s.extra_full + i, (int)super * 8, (int)blockIdx.x * TILE);
+    } else if (super_min(FORM)) {
+        const size_t at = ((size_t)super * g.a.sum_rows + blockIdx.x * TILE) * 16;
+        bulk_copy(to + side_bytes(FORM), g.a.sum_hi + at, s.extra_full + i, SUM_TILE);
+        bulk_copy(to + side_bytes(FORM) + SUM_TILE, g.a.sum_lo + at, s.extra_full + i, SUM_TILE);
+    }
+}
+
+/* --- a thread's outputs ------------------------------------------------------------------------------ */
+
+/* Place of a thread in its group's 64 x 128: rows r and r + 8, columns c + 8n and c + 8n + 1. */
+struct owned {
+    uint32_t r, c;
+};
+
+static __device__ __forceinline__ struct owned owned_by_thread(void)
+{
+    const uint32_t t = threadIdx.x % GROUP;
+    return {(threadIdx.x / GROUP - 1) * 64 + t / 32 * 16 + t % 32 / 4, t % 4 * 2};
+}
+
+/* The group has read the buffer. */
+static __device__ __forceinline__ void release_buffer(uint64_t *barrier)
+{
+    if (threadIdx.x % GROUP == 0) barrier_arrive(barrier);
+}
+
+/* The second group waits here until the first one has come to let_second_start(). */
+static __device__ __forceinline__ void wait_for_first(void)
+{
+    if (threadIdx.x / GROUP == 2) asm volatile("bar.sync 1, %0;" ::"n"(2 * GROUP) : "memory");
+}
+
+static __device__ __forceinline__ void let_second_start(void)
+{
+    if (threadIdx.x / GROUP == 1) asm volatile("bar.arrive 1, %0;" ::"n"(2 * GROUP) : "memory");
+}
+
+static __device__ __forceinline__ void release_warp(uint64_t *barrier)
+{
+    __syncwarp();
+    if (threadIdx.x % WARP == 0) barrier_arrive(barrier);
+}
+
+/* scale of the thread's two rows for a superblock */
+static __device__ __forceinline__ float2 row_scales(const struct gemm_args &g, const struct owned &at, uint32_t super)
+{
+    const uint32_t r = blockIdx.x * TILE + at.r;
+    const uint32_t r0 = min(r, g.n_act - 1), r1 = min(r + 8, g.n_act - 1);
+    return make_float2(g.a.scale[(size_t)r0 * g.w.n_super + super], g.a.scale[(size_t)r1 * g.w.n_super + super]);
+}
+
+/* d = M of the superblock: sum of min * (256 * high + low) over sums of 16. */
+static __device__ __forceinline__ void sum_mins(int32_t *d, const unsigned char *extra, const unsigned char *zeros)
+{
+    const unsigned char *rows = extra + side_bytes(SUPER_MIN) + (threadIdx.x / GROUP - 1) * 64 * 16;
+    const uint64_t mins = narrow_descriptor(extra + MINS_AT, zeros);
+    begin_products(d);
+    product(d, narrow_descriptor(rows, zeros), mins, 0);
+    end_products(d);
+#pragma unroll
+    for (int i = 0; i < 64; i++) d[i] = (int32_t)((uint32_t)d[i] << 8);
+    begin_products(d);
+    product<true>(d, narrow_descriptor(rows + SUM_TILE, zeros), mins, 1);
+    end_products(d);
+}
+
+static __device__ __forceinline__ void store_outputs(const struct gemm_args &g, const float *y)
+{
+    const struct owned at = owned_by_thread();
+#pragma unroll
+    for (int n = 0; n < 16; n++) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const uint32_t row = blockIdx.x * TILE + at.r + i / 2 * 8, col = blockIdx.y * TILE + at.c + 8 * n + i % 2;
+            if (row < g.n_act && col < g.n_out) {
+                g.y[(size_t)row * g.y_stride + col] = finish_output(g, col, y[4 * n + i]);
+            }
+        }
+    }
+}
+
+#endif /* sm_90a */
+
+/* --- host: tensor maps ------------------------------------------------------------------------------ */
+
+typedef CUresult (*encode_fn)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
+                              const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
+                              CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+
+/* The driver's encoder, looked up through the runtime: nothing links against libcuda. */
+static encode_fn encoder(void)
+{
+    void *f = NULL;
+    cudaDriverEntryPointQueryResult found;
+    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault, &found) != cudaSuccess) {
+        return NULL;
+    }
+    return found == cudaDriverEntryPointSuccess ? (encode_fn)f : NULL;
+}
+
+/* A row-major matrix [rows][cols] of elements of width bytes, read in boxes of 128 x box_cols; boxes whose
+ * rows have 128 bytes are swizzled. */
+static int make_map(CUtensorMap *out, encode_fn encode, const void *p, uint32_t rows, uint32_t cols, uint32_t width,
+                    uint32_t box_cols)
+{
+    const CUtensorMapDataType type = width == 1   ? CU_TENSOR_MAP_DATA_TYPE_UINT8
+                                     : width == 2 ? CU_TENSOR_MAP_DATA_TYPE_UINT16
+                                                  : CU_TENSOR_MAP_DATA_TYPE_INT32;
+    const bool swizzle = box_cols * width == ATOM;
+    const cuuint64_t dim[2] = {cols, rows}, stride[1] = {(cuuint64_t)cols * width};
+    const cuuint32_t box[2] = {box_cols, TILE}, step[2] = {1, 1};
+    const CUresult r = encode(out, type, 2, (void *)p, dim, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                              swizzle ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
+                              CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    return r == CUDA_SUCCESS ? 0 : -1;
+}
+
+#endif
