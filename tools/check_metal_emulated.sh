@@ -98,7 +98,7 @@ handoff() {
 }
 
 operations() {
-    local f
+    local a f
     for f in tests/metal_host/test_*.c tests/metal/test_*.c; do
         f=${f%.c}; counted "$f" timeout -k 10 "$LIMIT" "$BUILD/$f"
     done
@@ -108,6 +108,7 @@ operations() {
     short gemma3-270m 1
     short gemma3-270m 2 --chunk 1
     short gemma3-270m 3 --isa serial --chunk 3
+    for a in llama qwen2 qwen3 muse-glimmer; do mini $a 200 2 0; done
 }
 digests() {
     local a f g=$GOLDEN/smollm2-135m
@@ -121,7 +122,6 @@ digests() {
         $g/short.expect all $g/short.boundaries --device metal --isa serial
     for a in llama qwen2 qwen3 muse-glimmer; do
         mini $a 2 1 1 --chunk 1
-        mini $a 8 2 0
     done
     mini qwen3 2 2 1 --chunk 1 --isa serial
     t "hand-off from the CPU" handoff
