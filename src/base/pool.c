@@ -16,6 +16,7 @@
 #include "base/clock.h"
 #include "base/fpenv.h"
 #include "base/mem.h"
+#include "base/os.h"
 
 #define SPIN_NS 100000 /* 0.1 ms: about ten operations of a small model */
 
@@ -115,6 +116,18 @@ void iso_pool_run(struct iso_pool *pool, iso_pool_fn *fn, void *arg)
         cpu_relax();
         if ((i & 1023) == 1023) sched_yield();
     }
+}
+
+void iso_pool_run_once(iso_pool_fn *fn, void *arg)
+{
+    struct iso_pool *pool = NULL;
+    const unsigned n = ISO_MIN(iso_os_processors(), (unsigned)ISO_POOL_MAX_THREADS);
+    if (iso_pool_new(&pool, n) != ISO_OK) {
+        fn(arg, 0, 1);
+        return;
+    }
+    iso_pool_run(pool, fn, arg);
+    iso_pool_free(pool);
 }
 
 void iso_pool_barrier(struct iso_pool *pool)

@@ -28,6 +28,10 @@ unsigned iso_pool_threads(const struct iso_pool *pool);
 /* Runs fn on every member and returns when all have finished; what they wrote is visible then. */
 void iso_pool_run(struct iso_pool *pool, iso_pool_fn *fn, void *arg);
 
+/* The same for one job, on as many members as this process has processors; they are gone on return. The
+ * caller works alone where threads cannot start. */
+void iso_pool_run_once(iso_pool_fn *fn, void *arg);
+
 /* Waits inside fn until every member is there. The same members must call it equally often. */
 void iso_pool_barrier(struct iso_pool *pool);
 

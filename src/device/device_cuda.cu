@@ -13,7 +13,6 @@
 
 extern "C" {
 #include "base/digest.h"
-#include "base/os.h"
 #include "base/pool.h"
 #include "device/program_image.h"
 #include "device/self_check.h"
@@ -264,14 +263,7 @@ static unsigned cuda_threads(const struct iso_device *dev)
 static void cuda_parallel(struct iso_device *dev, void (*fn)(void *, unsigned, unsigned), void *arg)
 {
     (void)dev;
-    struct iso_pool *pool = NULL;
-    const unsigned n = ISO_MIN(iso_os_processors(), (unsigned)ISO_POOL_MAX_THREADS);
-    if (iso_pool_new(&pool, n) != ISO_OK) {
-        fn(arg, 0, 1);
-        return;
-    }
-    iso_pool_run(pool, fn, arg);
-    iso_pool_free(pool);
+    iso_pool_run_once(fn, arg);
 }
 
 /* --- open and close ---------------------------------------------------------------------------------- */

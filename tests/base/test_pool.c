@@ -70,6 +70,18 @@ static void every_member_runs_once(void **state)
     iso_pool_free(NULL);
 }
 
+static void a_team_for_one_job_has_all_processors(void **state)
+{
+    (void)state;
+    struct seen s = {.n_threads = ISO_MIN(iso_os_processors(), (unsigned)ISO_POOL_MAX_THREADS)};
+    iso_pool_run_once(count, &s);
+    for (unsigned i = 0; i < s.n_threads; i++) {
+        assert_int_equal(atomic_load(&s.calls[i]), 1);
+        assert_int_equal(s.plain[i], 1);
+    }
+    assert_true(pthread_equal(s.who[0], pthread_self()));
+}
+
 /* Runs with pauses, so that members have gone to sleep in between. */
 static void sleeping_members_wake_up(void **state)
 {
@@ -272,6 +284,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_member_runs_once),
+        cmocka_unit_test(a_team_for_one_job_has_all_processors),
         cmocka_unit_test(sleeping_members_wake_up),
         cmocka_unit_test(the_barrier_separates_phases),
         cmocka_unit_test(a_split_covers_exactly),
