@@ -65,7 +65,7 @@ template <int T> static __global__ void embed_kernel(const __grid_constant__ str
     }
 }
 
-#define CASE(T)                                                                                    \
+#define CASE(T, ...)                                                                               \
     case ISO_TYPE_##T: launch(embed_kernel<ISO_TYPE_##T>, n_rows, 128, 0, stream, a); break;
 
 extern "C" void iso_cuda_embed(float *x, const int32_t *ids, const uint8_t *cells, uint32_t type,
@@ -74,19 +74,6 @@ extern "C" void iso_cuda_embed(float *x, const int32_t *ids, const uint8_t *cell
 {
     const struct embed_args a = {x, ids, cells, n_cols, scale, has_scale};
     switch (type) {
-        CASE(F32)
-        CASE(F16)
-        CASE(BF16)
-        CASE(Q4_0)
-        CASE(Q4_1)
-        CASE(Q5_0)
-        CASE(Q5_1)
-        CASE(Q8_0)
-        CASE(Q4_K)
-        CASE(Q5_K)
-        CASE(Q6_K)
-        CASE(IQ4_NL)
-        CASE(MXFP4)
-        CASE(NVFP4)
+        ISO_TYPE_MAP(CASE)
     }
 }

@@ -153,27 +153,14 @@ static void run_type(struct gemv_args *g, uint32_t n_groups, uint32_t n_act,
     }
 }
 
-#define CASE(T)                                                                                    \
+#define CASE(T, ...)                                                                               \
     case ISO_TYPE_##T: run_type<ISO_TYPE_##T>(g, n_groups, n_act, chip, stream); break;
 
 static void run_any(struct gemv_args *g, uint32_t type, uint32_t n_groups, uint32_t n_act,
                     const struct iso_cuda_chip *chip, cudaStream_t stream)
 {
     switch (type) {
-        CASE(F32)
-        CASE(F16)
-        CASE(BF16)
-        CASE(Q4_0)
-        CASE(Q4_1)
-        CASE(Q5_0)
-        CASE(Q5_1)
-        CASE(Q8_0)
-        CASE(Q4_K)
-        CASE(Q5_K)
-        CASE(Q6_K)
-        CASE(IQ4_NL)
-        CASE(MXFP4)
-        CASE(NVFP4)
+        ISO_TYPE_MAP(CASE)
     }
 }
 

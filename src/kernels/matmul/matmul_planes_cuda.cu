@@ -146,20 +146,11 @@ static __device__ __forceinline__ void words_of(struct plane_words &o, const cel
 
 /* --- the same in f16 ------------------------------------------------------------------------------- */
 
-#define F16_1024 0x6400u /* 1024 + b is this | b, for b below 1024 */
-
-static __device__ __forceinline__ uint32_t sub_f16x2(uint32_t a, uint32_t b)
-{
-    uint32_t r;
-    asm("sub.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
-    return r;
-}
-
 /* Signed bytes 2i and 2i+1, which come biased by 128, as f16. */
 static __device__ __forceinline__ uint32_t two_f16(uint32_t biased, int i)
 {
-    const uint32_t above = __byte_perm(biased, F16_1024 * 0x10001u, i ? 0x7372 : 0x7170);
-    return sub_f16x2(above, (F16_1024 + 128) * 0x10001u);
+    const uint32_t above = __byte_perm(biased, F16X2_1024, i ? 0x7372 : 0x7170);
+    return sub_f16x2(above, F16X2_1024 + 128 * 0x10001u);
 }
 
 /* 32 weights of HALF forms: o [16]. */
@@ -386,27 +377,14 @@ static void unpack(const struct weight_planes *w, const uint8_t *cells, uint32_t
     launch(unpack_kernel<T, false>, grid, 128, turns, stream, *w, cells, n_groups);
 }
 
-#define CASE(T)                                                                                    \
+#define CASE(T, ...)                                                                               \
     case ISO_TYPE_##T: unpack<ISO_TYPE_##T>(w, cells, n_rows, stream); break;
 
 static void unpack_any(const struct weight_planes *w, uint32_t type, const uint8_t *cells, uint32_t n_rows,
                        cudaStream_t stream)
 {
     switch (type) {
-        CASE(F32)
-        CASE(F16)
-        CASE(BF16)
-        CASE(Q4_0)
-        CASE(Q4_1)
-        CASE(Q5_0)
-        CASE(Q5_1)
-        CASE(Q8_0)
-        CASE(Q4_K)
-        CASE(Q5_K)
-        CASE(Q6_K)
-        CASE(IQ4_NL)
-        CASE(MXFP4)
-        CASE(NVFP4)
+        ISO_TYPE_MAP(CASE)
     }
 }
 

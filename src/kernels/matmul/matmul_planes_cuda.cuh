@@ -91,6 +91,15 @@ int iso_cuda_gemm_wgmma(const struct gemm_args *g, cudaStream_t stream);
 /* The same for the HALF forms. */
 int iso_cuda_gemm_wgmma_f16(const struct gemm_args *g, cudaStream_t stream);
 
+/* Two f16 in a word. 1024 + b of each is F16X2_1024 | b, for b below 1024; differences of such are exact. */
+#define F16X2_1024 0x64006400u
+static __device__ __forceinline__ uint32_t sub_f16x2(uint32_t a, uint32_t b)
+{
+    uint32_t r;
+    asm("sub.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+    return r;
+}
+
 /* y * scale + bias as section 5 ends. */
 static __device__ __forceinline__ float finish_output(const struct gemm_args &g, uint32_t column, float y)
 {

@@ -279,7 +279,7 @@ static bool run_type(struct stream_args *g, uint32_t n_act, const struct iso_cud
     return true;
 }
 
-#define CASE(T)                                                                                    \
+#define CASE(T, ...)                                                                               \
     case ISO_TYPE_##T: return run_type<ISO_TYPE_##T>(&g, n_act, chip, stream);
 
 bool iso_cuda_stream(const struct iso_cuda_codes *a, uint32_t n_act, const struct iso_cuda_matrix *w, uint32_t n_w,
@@ -294,20 +294,7 @@ bool iso_cuda_stream(const struct iso_cuda_codes *a, uint32_t n_act, const struc
     }
     g.n_w = n_w;
     switch (w[0].type) {
-        CASE(F32)
-        CASE(F16)
-        CASE(BF16)
-        CASE(Q4_0)
-        CASE(Q4_1)
-        CASE(Q5_0)
-        CASE(Q5_1)
-        CASE(Q8_0)
-        CASE(Q4_K)
-        CASE(Q5_K)
-        CASE(Q6_K)
-        CASE(IQ4_NL)
-        CASE(MXFP4)
-        CASE(NVFP4)
+        ISO_TYPE_MAP(CASE)
     }
     return false;
 }

@@ -33,8 +33,7 @@ static __device__ __forceinline__ void issue128(int32_t *d, const unsigned char 
 #define PER_SUPER 6 /* buffers for 256 columns: hi, mid, lo, each in two halves */
 
 template <plane_form FORM>
-static __device__ __forceinline__ void produce(const struct gemm_args &g, const struct maps &m,
-                                               const struct shared_parts &s)
+static __device__ void produce(const struct gemm_args &g, const struct maps &m, const struct shared_parts &s)
 {
     const int row = (int)blockIdx.x * TILE, col = (int)blockIdx.y * TILE;
     for (uint32_t q = 0; q < PER_SUPER * g.w.n_super; q++) {
@@ -94,7 +93,7 @@ static __device__ __forceinline__ void multiply(int32_t *d, uint32_t by)
 }
 
 template <plane_form FORM>
-static __device__ __forceinline__ void consume(float *y, const struct gemm_args &g, const struct shared_parts &s)
+static __device__ void consume(float *y, const struct gemm_args &g, const struct shared_parts &s)
 {
     constexpr uint32_t MIDDLE = 0u - 64u * inverse(63u); /* c of the header */
     const struct owned at = owned_by_thread();
@@ -128,45 +127,17 @@ static __device__ __forceinline__ void consume(float *y, const struct gemm_args 
 
 #endif /* sm_90a */
 
-template <plane_form FORM>
-static __global__ void __launch_bounds__(THREADS, 1) wgmma_kernel(const __grid_constant__ struct gemm_args g,
-                                                                  const __grid_constant__ struct maps m)
-{
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-    extern __shared__ __align__(1024) unsigned char raw[];
-    const struct shared_parts s = lay_parts<FORM>(raw);
-    init_barriers<FORM>(s);
-    grid_wait();
-    grid_trigger();
-    if (threadIdx.x < GROUP) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
-        if (threadIdx.x == 0) produce<FORM>(g, m, s);
-    } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
-        float y[64];
-#pragma unroll
-        for (int i = 0; i < 64; i++) y[i] = 0.0f;
-        consume<FORM>(y, g, s);
-        store_outputs(g, y);
-    }
-#endif
-}
-
 /* --- host ----------------------------------------------------------------------------------------------- */
 
 template <plane_form FORM> static int start(const struct gemm_args *g, cudaStream_t stream)
 {
-    static const encode_fn encode = encoder();
     struct maps m = {};
-    if (encode == NULL) return -1;
     const int8_t *a[3] = {g->a.hi, g->a.lo, g->a.mid};
     for (int i = 0; i < 3; i++) {
-        if (make_map(&m.a[i], encode, a[i], g->n_act, g->a.stride, 1, ATOM) != 0) return -1;
-        if (make_map(&m.b[i], encode, g->w.plane[i], g->w.n_rows, g->w.stride, 1, ATOM) != 0) return -1;
+        if (make_map(&m.a[i], a[i], g->n_act, g->a.stride, 1, ATOM) != 0) return -1;
+        if (make_map(&m.b[i], g->w.plane[i], g->w.n_rows, g->w.stride, 1, ATOM) != 0) return -1;
     }
-    allow_smem(wgmma_kernel<FORM>, smem_bytes(FORM));
-    const dim3 grid((g->n_act + TILE - 1) / TILE, (g->n_out + TILE - 1) / TILE);
-    launch(wgmma_kernel<FORM>, grid, THREADS, smem_bytes(FORM), stream, *g, m);
+    launch_tiles<FORM>(g, m, stream);
     return 0;
 }
 

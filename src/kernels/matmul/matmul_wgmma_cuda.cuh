@@ -286,9 +286,40 @@ static __device__ __forceinline__ void store_outputs(const struct gemm_args &g, 
     }
 }
 
+/* Each file's own: one thread brings tiles, two groups turn them into outputs y. */
+template <plane_form FORM>
+static __device__ __forceinline__ void produce(const struct gemm_args &g, const struct maps &m,
+                                               const struct shared_parts &s);
+template <plane_form FORM>
+static __device__ __forceinline__ void consume(float *y, const struct gemm_args &g, const struct shared_parts &s);
+
 #endif /* sm_90a */
 
-/* --- host: tensor maps ------------------------------------------------------------------------------ */
+template <plane_form FORM>
+static __global__ void __launch_bounds__(THREADS, 1) wgmma_kernel(const __grid_constant__ struct gemm_args g,
+                                                                  const __grid_constant__ struct maps m)
+{
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    extern __shared__ __align__(1024) unsigned char raw[];
+    const struct shared_parts s = lay_parts<FORM>(raw);
+    init_barriers<FORM>(s);
+    grid_wait();
+    grid_trigger();
+    if (threadIdx.x < GROUP) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+        if (threadIdx.x == 0) produce<FORM>(g, m, s);
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+        float y[64];
+#pragma unroll
+        for (int i = 0; i < 64; i++) y[i] = 0.0f;
+        consume<FORM>(y, g, s);
+        store_outputs(g, y);
+    }
+#endif
+}
+
+/* --- host: tensor maps, launch ------------------------------------------------------------------------------ */
 
 typedef CUresult (*encode_fn)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
                               const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
@@ -307,9 +338,10 @@ static encode_fn encoder(void)
 
 /* A row-major matrix [rows][cols] of elements of width bytes, read in boxes of 128 x box_cols; boxes whose
  * rows have 128 bytes are swizzled. */
-static int make_map(CUtensorMap *out, encode_fn encode, const void *p, uint32_t rows, uint32_t cols, uint32_t width,
-                    uint32_t box_cols)
+static int make_map(CUtensorMap *out, const void *p, uint32_t rows, uint32_t cols, uint32_t width, uint32_t box_cols)
 {
+    static const encode_fn encode = encoder();
+    if (encode == NULL) return -1;
     const CUtensorMapDataType type = width == 1   ? CU_TENSOR_MAP_DATA_TYPE_UINT8
                                      : width == 2 ? CU_TENSOR_MAP_DATA_TYPE_UINT16
                                                   : CU_TENSOR_MAP_DATA_TYPE_INT32;
@@ -320,6 +352,13 @@ static int make_map(CUtensorMap *out, encode_fn encode, const void *p, uint32_t 
                               swizzle ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
                               CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     return r == CUDA_SUCCESS ? 0 : -1;
+}
+
+template <plane_form FORM> static void launch_tiles(const struct gemm_args *g, const struct maps &m, cudaStream_t stream)
+{
+    allow_smem(wgmma_kernel<FORM>, smem_bytes(FORM));
+    const dim3 grid((g->n_act + TILE - 1) / TILE, (g->n_out + TILE - 1) / TILE);
+    launch(wgmma_kernel<FORM>, grid, THREADS, smem_bytes(FORM), stream, *g, m);
 }
 
 #endif

@@ -14,20 +14,12 @@
 
 #define BUFFER_COLS 64 /* columns of a buffer: 128 bytes of f16 */
 #define PER_SUPER 4    /* buffers for 256 columns */
-#define F16_64 0x54005400u
-#define F16_1024 0x64006400u
-#define F16_1056 0x64206420u /* 1024 + 32 */
+#define F16X2_64 0x54005400u
+#define F16X2_1056 0x64206420u /* 1024 + 32 */
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 /* --- operands in registers ---------------------------------------------------------------------------- */
-
-static __device__ __forceinline__ uint32_t sub_f16x2(uint32_t a, uint32_t b)
-{
-    uint32_t r;
-    asm("sub.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
-    return r;
-}
 
 static __device__ __forceinline__ uint32_t fma_f16x2(uint32_t a, uint32_t b, uint32_t c)
 {
@@ -51,12 +43,12 @@ static __device__ __forceinline__ void load_words(uint32_t *w, const unsigned ch
 /* The parts h and l of two activations; see cuda_codes.h. */
 static __device__ __forceinline__ uint32_t high_part(uint32_t w)
 {
-    return sub_f16x2((w >> 6 & 0x007f007fu) | F16_1024, F16_1056);
+    return sub_f16x2((w >> 6 & 0x007f007fu) | F16X2_1024, F16X2_1056);
 }
 
 static __device__ __forceinline__ uint32_t low_part(uint32_t w)
 {
-    return sub_f16x2((w & 0x003f003fu) | F16_1024, F16_1056);
+    return sub_f16x2((w & 0x003f003fu) | F16X2_1024, F16X2_1056);
 }
 
 static __device__ __forceinline__ void load_parts(uint32_t *h, uint32_t *l, const unsigned char *a, uint32_t k)
@@ -78,7 +70,7 @@ static __device__ __forceinline__ void load_codes(uint32_t *c, const unsigned ch
         uint32_t h[4], l[4];
         load_parts(h, l, a, 2 * step + k);
 #pragma unroll
-        for (int i = 0; i < 4; i++) c[4 * k + i] = fma_f16x2(F16_64, h[i], l[i]);
+        for (int i = 0; i < 4; i++) c[4 * k + i] = fma_f16x2(F16X2_64, h[i], l[i]);
     }
 }
 
@@ -125,8 +117,7 @@ static __device__ __forceinline__ void wait_all(void)
 /* --- producer ------------------------------------------------------------------------------------------ */
 
 template <plane_form FORM>
-static __device__ __forceinline__ void produce(const struct gemm_args &g, const struct maps &m,
-                                               const struct shared_parts &s)
+static __device__ void produce(const struct gemm_args &g, const struct maps &m, const struct shared_parts &s)
 {
     const int row = (int)blockIdx.x * TILE, col = (int)blockIdx.y * TILE;
     for (uint32_t q = 0; q < PER_SUPER * g.w.n_super; q++) {
@@ -197,7 +188,7 @@ static __device__ __forceinline__ void chain_block(float *p, const int32_t *d, c
 }
 
 template <plane_form FORM>
-static __device__ __forceinline__ void consume(float *y, const struct gemm_args &g, const struct shared_parts &s)
+static __device__ void consume(float *y, const struct gemm_args &g, const struct shared_parts &s)
 {
     const struct owned at = owned_by_thread();
     struct cursor c = {0, 0};
@@ -246,45 +237,17 @@ static __device__ __forceinline__ void consume(float *y, const struct gemm_args 
 
 #endif /* sm_90a */
 
-template <plane_form FORM>
-static __global__ void __launch_bounds__(THREADS, 1) f16_kernel(const __grid_constant__ struct gemm_args g,
-                                                                const __grid_constant__ struct maps m)
-{
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-    extern __shared__ __align__(1024) unsigned char raw[];
-    const struct shared_parts s = lay_parts<FORM>(raw);
-    init_barriers<FORM>(s);
-    grid_wait();
-    grid_trigger();
-    if (threadIdx.x < GROUP) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
-        if (threadIdx.x == 0) produce<FORM>(g, m, s);
-    } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
-        float y[64];
-#pragma unroll
-        for (int i = 0; i < 64; i++) y[i] = 0.0f;
-        consume<FORM>(y, g, s);
-        store_outputs(g, y);
-    }
-#endif
-}
-
 /* --- host ----------------------------------------------------------------------------------------------- */
 
 template <plane_form FORM> static int start(const struct gemm_args *g, cudaStream_t stream)
 {
-    static const encode_fn encode = encoder();
     struct maps m = {};
-    if (encode == NULL) return -1;
-    if (make_map(&m.a[0], encode, g->a.wide, g->n_act, g->a.stride, 2, BUFFER_COLS) != 0 ||
-        make_map(&m.b[0], encode, g->w.plane[0], g->w.n_rows, g->w.stride, 2, BUFFER_COLS) != 0 ||
-        make_map(&m.sums, encode, g->a.sum32, g->n_act, g->a.stride / 32, 4, 8) != 0) {
+    if (make_map(&m.a[0], g->a.wide, g->n_act, g->a.stride, 2, BUFFER_COLS) != 0 ||
+        make_map(&m.b[0], g->w.plane[0], g->w.n_rows, g->w.stride, 2, BUFFER_COLS) != 0 ||
+        make_map(&m.sums, g->a.sum32, g->n_act, g->a.stride / 32, 4, 8) != 0) {
         return -1;
     }
-    allow_smem(f16_kernel<FORM>, smem_bytes(FORM));
-    const dim3 grid((g->n_act + TILE - 1) / TILE, (g->n_out + TILE - 1) / TILE);
-    launch(f16_kernel<FORM>, grid, THREADS, smem_bytes(FORM), stream, *g, m);
+    launch_tiles<FORM>(g, m, stream);
     return 0;
 }
 
