@@ -19,7 +19,7 @@
 #include "kernels/attention/attention_metal.h"
 #include "kernels/check.h"
 #include "kernels/shared/ops.h"
-#include "metal_kernels/special.h"
+#include "metal_kernels/gpu.h"
 
 extern const struct iso_attention_kernels iso_attention_kernels_ref;
 
@@ -171,10 +171,10 @@ static uint32_t most_segments(const struct attention_data *t, uint32_t n_rows)
 
 static uint32_t kernel_of(const char *name, const struct attention_case *c, bool whole)
 {
-    const struct iso_metal_constant constants[] = {SPECIAL_U32(ISO_METAL_ATTENTION_DIM, c->d),
-                                                   SPECIAL_BOOL(ISO_METAL_ATTENTION_CAP, c->cap > 0),
-                                                   SPECIAL_BOOL(ISO_METAL_ATTENTION_WHOLE, whole)};
-    return special_kernel(name, constants, 3);
+    const struct iso_metal_constant constants[] = {GPU_U32(ISO_METAL_ATTENTION_DIM, c->d),
+                                                   GPU_BOOL(ISO_METAL_ATTENTION_CAP, c->cap > 0),
+                                                   GPU_BOOL(ISO_METAL_ATTENTION_WHOLE, whole)};
+    return gpu_kernel(name, constants, 3);
 }
 
 /* Split with that many segments; with one, whole says whether it may write the result itself. */
@@ -183,21 +183,21 @@ static void run_split(struct place *bind, const struct attention_case *c, struct
 {
     a.max_segments = segments;
     const uint32_t tiles = (c->group + ISO_METAL_ATTENTION_SPLIT_QUERIES - 1) / ISO_METAL_ATTENTION_SPLIT_QUERIES;
-    const struct special_launch split = {.pipeline = kernel_of("iso_attention_split", c, whole),
+    const struct gpu_launch split = {.pipeline = kernel_of("iso_attention_split", c, whole),
                                          .groups = {c->n_rows, c->n_kv * tiles, segments},
                                          .threads = ISO_METAL_ATTENTION_SPLIT_THREADS,
                                          .bytes = iso_metal_attention_split_bytes(c->d, c->group), .args = &a,
                                          .args_len = sizeof(a)};
-    const struct special_launch merge = {.pipeline = kernel_of("iso_attention_merge", c, whole),
+    const struct gpu_launch merge = {.pipeline = kernel_of("iso_attention_merge", c, whole),
                                          .groups = {c->n_rows, c->n_kv * c->group, 1},
                                          .threads = ISO_METAL_ATTENTION_MERGE_THREADS, .args = &a, .args_len = sizeof(a)};
     if (!whole) {
         const size_t len = iso_metal_attention_states(c->n_rows, c->n_kv * c->group, c->d, segments);
         bind[ISO_METAL_ATTENTION_STATES] = place_new(NULL, len);
     }
-    special_record(&split, bind, ISO_METAL_ATTENTION_BINDINGS);
-    if (!whole) special_record(&merge, bind, ISO_METAL_ATTENTION_BINDINGS);
-    special_wait();
+    gpu_record(&split, bind, ISO_METAL_ATTENTION_BINDINGS);
+    if (!whole) gpu_record(&merge, bind, ISO_METAL_ATTENTION_BINDINGS);
+    gpu_wait();
     place_free(&bind[ISO_METAL_ATTENTION_STATES]);
 }
 
@@ -230,12 +230,12 @@ static void run(struct check_rng *r, const struct attention_case *c, bool tiles,
                                           .inv_cap = c->cap > 0 ? 1.0f / c->cap : 0.0f};
     if (tiles) {
         const uint32_t n = ISO_METAL_ATTENTION_TILE_QUERIES;
-        const struct special_launch l = {.pipeline = kernel_of("iso_attention_tiles", c, false),
+        const struct gpu_launch l = {.pipeline = kernel_of("iso_attention_tiles", c, false),
                                          .groups = {(c->n_rows * c->group + n - 1) / n, c->n_kv, 1},
                                          .threads = ISO_METAL_ATTENTION_TILE_THREADS,
                                          .bytes = ISO_METAL_ATTENTION_TILE_BYTES, .args = &a, .args_len = sizeof(a)};
-        special_record(&l, bind, ISO_METAL_ATTENTION_BINDINGS);
-        special_wait();
+        gpu_record(&l, bind, ISO_METAL_ATTENTION_BINDINGS);
+        gpu_wait();
         compare(bind, &t, c, "tiles");
     }
     if (split) {
@@ -335,11 +335,11 @@ static void test_blind_row(void **state)
         for (uint32_t h = 0; i != 1 && h < 2; h++) reference(&t, &c, i, h);
     }
     memset(t.want + 2 * c.d, 0, 2 * c.d * sizeof(float));
-    special_record(&(struct special_launch){.pipeline = kernel_of("iso_attention_tiles", &c, false), .groups = {1, 1, 1},
+    gpu_record(&(struct gpu_launch){.pipeline = kernel_of("iso_attention_tiles", &c, false), .groups = {1, 1, 1},
                                             .threads = ISO_METAL_ATTENTION_TILE_THREADS,
                                             .bytes = ISO_METAL_ATTENTION_TILE_BYTES, .args = &a, .args_len = sizeof(a)}, bind,
                    ISO_METAL_ATTENTION_BINDINGS);
-    special_wait();
+    gpu_wait();
     compare(bind, &t, &c, "tiles, blind");
     run_split(bind, &c, a, 1, true);
     compare(bind, &t, &c, "split, blind");
@@ -349,25 +349,11 @@ static void test_blind_row(void **state)
     free_data(&t);
 }
 
-static int open_gpu(void **state)
-{
-    (void)state;
-    special_open();
-    return 0;
-}
-
-static int close_gpu(void **state)
-{
-    (void)state;
-    special_close();
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_dims), cmocka_unit_test(test_groups),    cmocka_unit_test(test_prompts),
         cmocka_unit_test(test_long), cmocka_unit_test(test_blind_row),
     };
-    return cmocka_run_group_tests(tests, open_gpu, close_gpu);
+    return cmocka_run_group_tests(tests, gpu_open, gpu_close);
 }

@@ -42,18 +42,17 @@ static void embed_case(enum iso_type type, uint32_t pipeline, size_t n_cols, siz
         iso_embed_kernels_ref.embed(want + i * n_cols, type, table + (size_t)ids[i] * row_bytes, args.scale,
                                     (int)args.has_scale, n_cols);
     }
-    struct gpu_buffer bind[ISO_METAL_EMBED_BINDINGS];
-    bind[ISO_METAL_EMBED_IDS] = gpu_new(ids, n_ids * sizeof(*ids), 4);
-    bind[ISO_METAL_EMBED_TABLE] = gpu_new(table, TABLE_ROWS * row_bytes, 8);
-    bind[ISO_METAL_EMBED_X] = gpu_new(NULL, n_ids * n_cols * 4, 16);
+    struct place bind[ISO_METAL_EMBED_BINDINGS];
+    bind[ISO_METAL_EMBED_IDS] = place_at(ids, n_ids * sizeof(*ids), 4);
+    bind[ISO_METAL_EMBED_TABLE] = place_at(table, TABLE_ROWS * row_bytes, 8);
+    bind[ISO_METAL_EMBED_X] = place_at(NULL, n_ids * n_cols * 4, 16);
     const struct gpu_launch l = {.pipeline = pipeline, .groups = {(uint32_t)n_ids, 1, 1},
                                  .threads = ISO_METAL_EMBED_THREADS, .args = &args, .args_len = sizeof(args)};
-    memset(bind[ISO_METAL_EMBED_X].host, 0xa5, n_ids * n_cols * 4);
     gpu_run(&l, bind, ISO_METAL_EMBED_BINDINGS);
     char what[96];
     (void)snprintf(what, sizeof(what), "iso_embed_%s cols %zu", iso_type_info(type)->name, n_cols);
     check_bits_f32(what, bind[ISO_METAL_EMBED_X].host, n_cols, want, n_cols, n_ids, n_cols);
-    for (size_t i = 0; i < ISO_METAL_EMBED_BINDINGS; i++) gpu_free(&bind[i]);
+    for (size_t i = 0; i < ISO_METAL_EMBED_BINDINGS; i++) place_free(&bind[i]);
     check_free(want);
     check_free(ids);
     check_free(table);
@@ -65,7 +64,7 @@ static void embed(void **state)
     static const size_t cols[] = {32, 96, 288, 2080};
     for (unsigned t = 0; t < ISO_TYPE_COUNT; t++) {
         struct check_rng r = check_rng(100 + t);
-        const uint32_t pipeline = gpu_kernel("iso_embed_", iso_type_info((enum iso_type)t)->name);
+        const uint32_t pipeline = gpu_kernel_of("iso_embed_", iso_type_info((enum iso_type)t)->name);
         for (size_t i = 0; i < ISO_COUNT(cols) * WEIGHTS_STYLES; i++) {
             embed_case((enum iso_type)t, pipeline, weights_cols((enum iso_type)t, cols[i % ISO_COUNT(cols)]), 1 + i % 3,
                        (enum weights_style)(i % WEIGHTS_STYLES), &r);
@@ -77,13 +76,13 @@ static void embed(void **state)
 static void logits_case(uint32_t pipeline, const struct iso_logits_args *a, size_t n_rows, size_t n, float odd,
                         struct check_rng *r)
 {
-    const uint32_t code = 0x01020304;
+    const uint32_t code = 0x01020304, none = 0;
     float *l = check_alloc(n_rows * n * sizeof(*l), CHECK_GUARDED);
     for (size_t i = 0; i < n_rows * n; i++) l[i] = check_f32(r) * iso_pow2((float)check_int(r, -8, 8));
     l[check_int(r, 0, (int64_t)(n_rows * n) - 1)] = odd;
-    struct gpu_buffer bind[ISO_METAL_LOGITS_BINDINGS];
-    bind[ISO_METAL_LOGITS_L] = gpu_new(l, n_rows * n * 4, 16);
-    bind[ISO_METAL_LOGITS_FAULT] = gpu_new(NULL, 4, 4);
+    struct place bind[ISO_METAL_LOGITS_BINDINGS];
+    bind[ISO_METAL_LOGITS_L] = place_at(l, n_rows * n * 4, 16);
+    bind[ISO_METAL_LOGITS_FAULT] = place_at(&none, sizeof(none), 4);
     const struct iso_metal_logits args = {.n = (uint32_t)n, .has_scale = (uint32_t)a->has_scale, .scale = a->scale,
                                           .cap = a->cap, .inv_cap = a->inv_cap, .fault_code = code};
     const struct gpu_launch launch = {
@@ -100,7 +99,7 @@ static void logits_case(uint32_t pipeline, const struct iso_logits_args *a, size
     assert_int_equal(fault, max >= ISO_BITS_2P100 ? code : 0);
     /* A step with a fault fails, so its values do not matter. */
     if (fault == 0) check_bits_f32("iso_logits", bind[ISO_METAL_LOGITS_L].host, n, l, n, n_rows, n);
-    for (size_t i = 0; i < ISO_METAL_LOGITS_BINDINGS; i++) gpu_free(&bind[i]);
+    for (size_t i = 0; i < ISO_METAL_LOGITS_BINDINGS; i++) place_free(&bind[i]);
     check_free(l);
 }
 
@@ -116,7 +115,7 @@ static void logits(void **state)
     static const uint32_t odd[] = {0, 0x80000000u, 0x7f800000u, 0xff800000u, 0x7fc00001u, 0x71800000u, 0x717fffffu,
                                    0x21800000u};
     struct check_rng r = check_rng(300);
-    const uint32_t pipeline = gpu_kernel("iso_logits", "");
+    const uint32_t pipeline = gpu_kernel("iso_logits", NULL, 0);
     for (size_t f = 0; f < ISO_COUNT(forms); f++) {
         for (size_t i = 0; i < ISO_COUNT(odd); i++) {
             logits_case(pipeline, &forms[f], 1 + i % 3, (size_t)check_int(&r, 1, 700), ISO_AS_F32(odd[i]),
@@ -125,23 +124,9 @@ static void logits(void **state)
     }
 }
 
-static int set_up(void **state)
-{
-    (void)state;
-    gpu_open();
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    gpu_close();
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(embed), cmocka_unit_test(logits)};
     (void)check_seed();
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, gpu_open, gpu_close);
 }

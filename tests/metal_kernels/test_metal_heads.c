@@ -20,7 +20,7 @@
 #include "kernels/heads/heads_metal.h"
 #include "kernels/inputs.h"
 #include "kernels/shared/ops.h"
-#include "metal_kernels/special.h"
+#include "metal_kernels/gpu.h"
 
 extern const struct iso_heads_kernels iso_heads_kernels_ref;
 
@@ -191,16 +191,16 @@ static void run(struct check_rng *r, const struct heads_case *c)
     bind_all(bind, &d, c);
     reference(&d, c, a.eps, a.inv_n);
     const struct iso_metal_constant constants[] = {
-        SPECIAL_U32(ISO_METAL_HEADS_DIM, c->d), SPECIAL_BOOL(ISO_METAL_HEADS_HAS_Q, c->q),
-        SPECIAL_BOOL(ISO_METAL_HEADS_HAS_KV, c->kv), SPECIAL_BOOL(ISO_METAL_HEADS_HAS_Q_NORM, c->q_norm),
-        SPECIAL_BOOL(ISO_METAL_HEADS_HAS_K_NORM, c->k_norm), SPECIAL_U32(ISO_METAL_HEADS_PAIRS, (uint32_t)c->pairs),
-        SPECIAL_BOOL(ISO_METAL_HEADS_HAS_Q_TAP, c->q_tap), SPECIAL_BOOL(ISO_METAL_HEADS_HAS_K_TAP, c->k_tap)};
-    const struct special_launch l = {
-        .pipeline = special_kernel("iso_heads", constants, 8),
+        GPU_U32(ISO_METAL_HEADS_DIM, c->d), GPU_BOOL(ISO_METAL_HEADS_HAS_Q, c->q),
+        GPU_BOOL(ISO_METAL_HEADS_HAS_KV, c->kv), GPU_BOOL(ISO_METAL_HEADS_HAS_Q_NORM, c->q_norm),
+        GPU_BOOL(ISO_METAL_HEADS_HAS_K_NORM, c->k_norm), GPU_U32(ISO_METAL_HEADS_PAIRS, (uint32_t)c->pairs),
+        GPU_BOOL(ISO_METAL_HEADS_HAS_Q_TAP, c->q_tap), GPU_BOOL(ISO_METAL_HEADS_HAS_K_TAP, c->k_tap)};
+    const struct gpu_launch l = {
+        .pipeline = gpu_kernel("iso_heads", constants, 8),
         .groups = {(c->n_rows * items + ISO_METAL_HEADS_GROUP - 1) / ISO_METAL_HEADS_GROUP, 1, 1},
         .threads = ISO_METAL_HEADS_THREADS, .bytes = ISO_METAL_HEADS_BYTES, .args = &a, .args_len = sizeof(a)};
-    special_record(&l, bind, ISO_METAL_HEADS_BINDINGS);
-    special_wait();
+    gpu_record(&l, bind, ISO_METAL_HEADS_BINDINGS);
+    gpu_wait();
     char what[200];
     (void)snprintf(what, sizeof(what), "heads d %u rot %u pairs %d rows %u kv %u group %u sessions %u, q %d kv %d norm %d %d, %s",
                    c->d, c->n_rot, (int)c->pairs, c->n_rows, c->n_kv, c->group, c->n_sessions, c->q, c->kv, c->q_norm,
@@ -251,22 +251,8 @@ static void test_whole_page(void **state)
     run(&r, &c);
 }
 
-static int open_gpu(void **state)
-{
-    (void)state;
-    special_open();
-    return 0;
-}
-
-static int close_gpu(void **state)
-{
-    (void)state;
-    special_close();
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_heads), cmocka_unit_test(test_whole_page)};
-    return cmocka_run_group_tests(tests, open_gpu, close_gpu);
+    return cmocka_run_group_tests(tests, gpu_open, gpu_close);
 }

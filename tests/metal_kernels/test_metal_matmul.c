@@ -88,15 +88,14 @@ static struct iso_metal_matmul arguments(const struct problem *p)
 static void expect(enum kind k, const struct problem *p, const float *want)
 {
     const size_t n = p->n_act, stride = p->a.stride, outputs = n * p->w.n_rows;
-    struct gpu_buffer bind[ISO_METAL_MATMUL_BINDINGS];
-    bind[ISO_METAL_MATMUL_CODE] = gpu_new(p->a.code, n * stride * 2, 16);
-    bind[ISO_METAL_MATMUL_SCALE] = gpu_new(p->a.scale, n * (stride / ISO_CODE_BLOCK) * 4, 48);
-    bind[ISO_METAL_MATMUL_SUM32] = gpu_new(p->a.sum32, n * (stride / ISO_CODE_SUM) * 4, 16);
-    bind[ISO_METAL_MATMUL_WEIGHTS] = gpu_new(p->w.data, p->w.n_rows * p->w.row_bytes, 8); /* no more is promised */
+    struct place bind[ISO_METAL_MATMUL_BINDINGS];
+    bind[ISO_METAL_MATMUL_CODE] = place_at(p->a.code, n * stride * 2, 16);
+    bind[ISO_METAL_MATMUL_SCALE] = place_at(p->a.scale, n * (stride / ISO_CODE_BLOCK) * 4, 48);
+    bind[ISO_METAL_MATMUL_SUM32] = place_at(p->a.sum32, n * (stride / ISO_CODE_SUM) * 4, 16);
+    bind[ISO_METAL_MATMUL_WEIGHTS] = place_at(p->w.data, p->w.n_rows * p->w.row_bytes, 8); /* no more is promised */
     bind[ISO_METAL_MATMUL_BIAS] = bind[ISO_METAL_MATMUL_WEIGHTS];
-    if (p->w.bias != NULL) bind[ISO_METAL_MATMUL_BIAS] = gpu_new(p->w.bias, p->w.n_rows * 4, 4);
-    bind[ISO_METAL_MATMUL_Y] = gpu_new(NULL, outputs * 4, 16);
-    memset(bind[ISO_METAL_MATMUL_Y].host, 0xa5, outputs * 4);
+    if (p->w.bias != NULL) bind[ISO_METAL_MATMUL_BIAS] = place_at(p->w.bias, p->w.n_rows * 4, 4);
+    bind[ISO_METAL_MATMUL_Y] = place_at(NULL, outputs * 4, 16);
     const struct iso_metal_matmul args = arguments(p);
     const struct gpu_launch l = {.pipeline = g_pipeline[k][p->w.type],
                                  .groups = {(args.n_rows + kinds[k].rows - 1) / kinds[k].rows,
@@ -109,7 +108,7 @@ static void expect(enum kind k, const struct problem *p, const float *want)
                    iso_type_info(p->w.type)->name, n, p->w.n_rows, p->w.n_cols);
     check_bits_f32(what, bind[ISO_METAL_MATMUL_Y].host, p->w.n_rows, want, p->w.n_rows, n, p->w.n_rows);
     if (p->w.bias == NULL) bind[ISO_METAL_MATMUL_BIAS].buffer = 0; /* freed as the weights */
-    for (size_t i = 0; i < ISO_METAL_MATMUL_BINDINGS; i++) gpu_free(&bind[i]);
+    for (size_t i = 0; i < ISO_METAL_MATMUL_BINDINGS; i++) place_free(&bind[i]);
 }
 
 static void random_case(enum kind k, enum iso_type type, size_t n_cols, size_t n_rows, size_t n_act,
@@ -263,20 +262,12 @@ static void golden(void **state)
 
 static int set_up(void **state)
 {
-    (void)state;
-    gpu_open();
+    if (gpu_open(state) != 0) return -1;
     for (int k = 0; k < N_KINDS; k++) {
         for (unsigned t = 0; t < ISO_TYPE_COUNT; t++) {
-            g_pipeline[k][t] = gpu_kernel(kinds[k].prefix, iso_type_info((enum iso_type)t)->name);
+            g_pipeline[k][t] = gpu_kernel_of(kinds[k].prefix, iso_type_info((enum iso_type)t)->name);
         }
     }
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    gpu_close();
     return 0;
 }
 
@@ -291,5 +282,5 @@ int main(void)
         cmocka_unit_test(large),
     };
     (void)check_seed();
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, set_up, gpu_close);
 }

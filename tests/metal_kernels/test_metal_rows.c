@@ -21,7 +21,7 @@
 #include "kernels/quantize/quantize.h"
 #include "kernels/quantize/quantize_metal.h"
 #include "kernels/shared/codes.h"
-#include "metal_kernels/special.h"
+#include "metal_kernels/gpu.h"
 
 extern const struct iso_norm_kernels iso_norm_kernels_ref;
 extern const struct iso_quantize_kernels iso_quantize_kernels_ref;
@@ -58,18 +58,18 @@ static void run_norm(struct check_rng *r, struct norm_case c, uint32_t n_rows, u
         else if (c.add) iso_norm_kernels_ref.residual_norm(y, x, c.weight ? w : NULL, a.eps, a.inv_n, n);
         else iso_norm_kernels_ref.norm(y, x, c.weight ? w : NULL, a.eps, a.inv_n, n);
     }
-    const struct iso_metal_constant constants[] = {SPECIAL_BOOL(ISO_METAL_NORM_HAS_NORM, c.norm),
-                                                   SPECIAL_BOOL(ISO_METAL_NORM_HAS_WEIGHT, c.weight),
-                                                   SPECIAL_BOOL(ISO_METAL_NORM_ADD, c.add)};
+    const struct iso_metal_constant constants[] = {GPU_BOOL(ISO_METAL_NORM_HAS_NORM, c.norm),
+                                                   GPU_BOOL(ISO_METAL_NORM_HAS_WEIGHT, c.weight),
+                                                   GPU_BOOL(ISO_METAL_NORM_ADD, c.add)};
     struct place bind[ISO_METAL_NORM_BINDINGS] = {{0}};
     bind[ISO_METAL_NORM_TO] = place_new(c.in_place ? from : to, (size_t)n_rows * n * 4);
     bind[ISO_METAL_NORM_FROM] = c.in_place ? bind[ISO_METAL_NORM_TO] : place_new(from, (size_t)n_rows * n * 4);
     if (c.weight) bind[ISO_METAL_NORM_WEIGHT] = place_new(w, n * 4);
-    const struct special_launch l = {.pipeline = special_kernel("iso_norm", constants, 3), .groups = {n_rows, 1, 1},
+    const struct gpu_launch l = {.pipeline = gpu_kernel("iso_norm", constants, 3), .groups = {n_rows, 1, 1},
                                      .threads = ISO_METAL_NORM_THREADS, .bytes = ISO_METAL_NORM_BYTES, .args = &a,
                                      .args_len = sizeof(a)};
-    special_record(&l, bind, ISO_METAL_NORM_BINDINGS);
-    special_wait();
+    gpu_record(&l, bind, ISO_METAL_NORM_BINDINGS);
+    gpu_wait();
     char what[128];
     (void)snprintf(what, sizeof(what), "norm %d weight %d add %d in place %d, %s, %u x %u", c.norm, c.weight, c.add,
                    c.in_place, input_kind_name(c.kind), n_rows, n);
@@ -103,12 +103,12 @@ static void test_norm(void **state)
         float *x = iso_xalloc(n, sizeof(*x)), *y = iso_xalloc(n, sizeof(*y));
         for (uint32_t i = 0; i < n; i++) x[i] = check_f32(&r) * 0x1.fp59f;
         const struct iso_metal_norm a = {.n = n, .eps = 1e-6f, .inv_n = 1.0f / (float)n};
-        const struct iso_metal_constant constants[] = {SPECIAL_BOOL(0, true), SPECIAL_BOOL(1, false), SPECIAL_BOOL(2, false)};
+        const struct iso_metal_constant constants[] = {GPU_BOOL(0, true), GPU_BOOL(1, false), GPU_BOOL(2, false)};
         struct place bind[ISO_METAL_NORM_BINDINGS] = {place_new(NULL, n * 4), place_new(x, n * 4)};
-        special_record(&(struct special_launch){.pipeline = special_kernel("iso_norm", constants, 3), .groups = {1, 1, 1},
+        gpu_record(&(struct gpu_launch){.pipeline = gpu_kernel("iso_norm", constants, 3), .groups = {1, 1, 1},
                                                 .threads = 256, .bytes = ISO_METAL_NORM_BYTES, .args = &a,
                                                 .args_len = sizeof(a)}, bind, ISO_METAL_NORM_BINDINGS);
-        special_wait();
+        gpu_wait();
         iso_norm_kernels_ref.norm(y, x, NULL, a.eps, a.inv_n, n);
         check_bits_f32("a sum beyond 2^120", bind[0].host, n, y, n, 1, n);
         place_free(&bind[0]);
@@ -131,10 +131,10 @@ static void test_gather(void **state)
         struct place bind[ISO_METAL_GATHER_BINDINGS] = {place_new(x, (size_t)n_rows * n * 4), place_new(index, n_out * 4)};
         for (uint32_t i = 0; i < n_out; i++) memmove(x + i * n, x + index[i] * n, n * 4);
         const struct iso_metal_gather a = {n, n_out};
-        special_record(&(struct special_launch){.pipeline = special_kernel("iso_gather", NULL, 0),
+        gpu_record(&(struct gpu_launch){.pipeline = gpu_kernel("iso_gather", NULL, 0),
                                                 .groups = {(n + 127) / 128, 1, 1}, .threads = ISO_METAL_GATHER_THREADS,
                                                 .args = &a, .args_len = sizeof(a)}, bind, ISO_METAL_GATHER_BINDINGS);
-        special_wait();
+        gpu_wait();
         check_bytes("gather", bind[0].host, x, (size_t)n_rows * n * 4);
         place_free(&bind[0]);
         place_free(&bind[1]);
@@ -233,14 +233,14 @@ static void run_norm_quantize(struct check_rng *r, struct norm_quantize_case c, 
                                                                 a.inv_n, n));
     }
     const struct iso_metal_constant constants[] = {
-        SPECIAL_BOOL(ISO_METAL_QUANTIZE_HAS_TAP, c.tap), SPECIAL_BOOL(ISO_METAL_QUANTIZE_HAS_WEIGHT, c.weight),
-        SPECIAL_BOOL(ISO_METAL_QUANTIZE_HAS_INDEX, c.index), SPECIAL_BOOL(ISO_METAL_QUANTIZE_ADD, c.add),
-        SPECIAL_BOOL(ISO_METAL_QUANTIZE_ADD_NORM, c.add_norm), SPECIAL_BOOL(ISO_METAL_QUANTIZE_ADD_WEIGHT, c.add_weight)};
-    const struct special_launch l = {.pipeline = special_kernel("iso_norm_quantize", constants, 6), .groups = {n_rows, 1, 1},
+        GPU_BOOL(ISO_METAL_QUANTIZE_HAS_TAP, c.tap), GPU_BOOL(ISO_METAL_QUANTIZE_HAS_WEIGHT, c.weight),
+        GPU_BOOL(ISO_METAL_QUANTIZE_HAS_INDEX, c.index), GPU_BOOL(ISO_METAL_QUANTIZE_ADD, c.add),
+        GPU_BOOL(ISO_METAL_QUANTIZE_ADD_NORM, c.add_norm), GPU_BOOL(ISO_METAL_QUANTIZE_ADD_WEIGHT, c.add_weight)};
+    const struct gpu_launch l = {.pipeline = gpu_kernel("iso_norm_quantize", constants, 6), .groups = {n_rows, 1, 1},
                                      .threads = ISO_METAL_QUANTIZE_THREADS, .bytes = ISO_METAL_QUANTIZE_BYTES, .args = &a,
                                      .args_len = sizeof(a)};
-    special_record(&l, bind, ISO_METAL_NORM_QUANTIZE_BINDINGS);
-    special_wait();
+    gpu_record(&l, bind, ISO_METAL_NORM_QUANTIZE_BINDINGS);
+    gpu_wait();
     char what[160];
     (void)snprintf(what, sizeof(what), "norm_quantize weight %d index %d add %d %d %d tap %d, %s, %u x %u", c.weight, c.index,
                    c.add, c.add_norm, c.add_weight, c.tap, input_kind_name(c.kind), n_rows, n);
@@ -305,14 +305,14 @@ static void run_quantize(struct check_rng *r, uint32_t form, bool tap, enum inpu
     codes_bind(bind, &want, tap);
     bind[ISO_METAL_QUANTIZE_X] = place_new(x, (size_t)n_rows * n * 4);
     if (form != ISO_METAL_FORM_PLAIN) bind[ISO_METAL_QUANTIZE_OTHER] = place_new(other, (size_t)n_rows * n * 4);
-    const struct iso_metal_constant constants[] = {SPECIAL_BOOL(ISO_METAL_QUANTIZE_HAS_TAP, tap),
-                                                   SPECIAL_U32(ISO_METAL_QUANTIZE_FORM, form)};
+    const struct iso_metal_constant constants[] = {GPU_BOOL(ISO_METAL_QUANTIZE_HAS_TAP, tap),
+                                                   GPU_U32(ISO_METAL_QUANTIZE_FORM, form)};
     const uint32_t blocks = n_rows * a.stride / 256;
-    const struct special_launch l = {.pipeline = special_kernel("iso_quantize", constants, 2),
+    const struct gpu_launch l = {.pipeline = gpu_kernel("iso_quantize", constants, 2),
                                      .groups = {(blocks + ISO_METAL_QUANTIZE_BLOCKS - 1) / ISO_METAL_QUANTIZE_BLOCKS, 1, 1},
                                      .threads = ISO_METAL_QUANTIZE_THREADS, .args = &a, .args_len = sizeof(a)};
-    special_record(&l, bind, ISO_METAL_QUANTIZE_BINDINGS);
-    special_wait();
+    gpu_record(&l, bind, ISO_METAL_QUANTIZE_BINDINGS);
+    gpu_wait();
     char what[128];
     (void)snprintf(what, sizeof(what), "quantize form %u tap %d, %s, %u x %u", form, tap, input_kind_name(kind), n_rows, n);
     codes_compare(bind, &want, tap, what);
@@ -342,37 +342,23 @@ static void test_fault_stays(void **state)
     float x[64] = {0x1p101f};
     const uint32_t before = 7;
     const struct iso_metal_quantize a = {.n = 32, .stride = 256, .n_rows = 2, .fault_code = FAULT_CODE};
-    const struct iso_metal_constant constants[] = {SPECIAL_BOOL(ISO_METAL_QUANTIZE_HAS_TAP, false),
-                                                   SPECIAL_U32(ISO_METAL_QUANTIZE_FORM, ISO_METAL_FORM_PLAIN)};
+    const struct iso_metal_constant constants[] = {GPU_BOOL(ISO_METAL_QUANTIZE_HAS_TAP, false),
+                                                   GPU_U32(ISO_METAL_QUANTIZE_FORM, ISO_METAL_FORM_PLAIN)};
     struct codes_pair none = codes_new(2, 32);
     struct place bind[ISO_METAL_QUANTIZE_BINDINGS] = {{0}};
     codes_bind(bind, &none, false);
     bind[ISO_METAL_QUANTIZE_X] = place_new(x, sizeof(x));
     memcpy(bind[ISO_METAL_QUANTIZE_FAULT].host, &before, 4);
-    special_record(&(struct special_launch){.pipeline = special_kernel("iso_quantize", constants, 2), .groups = {1, 1, 1},
+    gpu_record(&(struct gpu_launch){.pipeline = gpu_kernel("iso_quantize", constants, 2), .groups = {1, 1, 1},
                                             .threads = ISO_METAL_QUANTIZE_THREADS, .args = &a, .args_len = sizeof(a)}, bind,
                    ISO_METAL_QUANTIZE_BINDINGS);
-    special_wait();
+    gpu_wait();
     assert_int_equal(*(const uint32_t *)bind[ISO_METAL_QUANTIZE_FAULT].host, before);
     for (size_t i = 0; i < ISO_METAL_QUANTIZE_BINDINGS; i++) place_free(&bind[i]);
     free(none.code);
     free(none.scale);
     free(none.sum32);
     free(none.tap);
-}
-
-static int open_gpu(void **state)
-{
-    (void)state;
-    special_open();
-    return 0;
-}
-
-static int close_gpu(void **state)
-{
-    (void)state;
-    special_close();
-    return 0;
 }
 
 int main(void)
@@ -382,5 +368,5 @@ int main(void)
         cmocka_unit_test(test_quantize),     cmocka_unit_test(test_fault_stays),
         cmocka_unit_test(test_norm_limit),
     };
-    return cmocka_run_group_tests(tests, open_gpu, close_gpu);
+    return cmocka_run_group_tests(tests, gpu_open, gpu_close);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * special.c - one Metal GPU for tests of kernels with function constants. */
-#include "metal_kernels/special.h"
+ * gpu.c - one Metal GPU for tests of kernels. */
+#include "metal_kernels/gpu.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,7 +12,7 @@
 #include "base/mem.h"
 #include "device/metal_source.h"
 
-#define LIMIT_MS 600000
+#define LIMIT_MS 60000
 #define GUARD 64
 #define KERNELS 512
 #define CONSTANTS 8 /* most of a kernel */
@@ -32,17 +32,21 @@ static void must(enum iso_err err, const char *what)
     if (err != ISO_OK) fail_msg("%s: %s", what, iso_err_detail());
 }
 
-void special_open(void)
+int gpu_open(void **state)
 {
+    (void)state;
     must(iso_metal_gpu_open(&g_gpu, iso_metal_source, iso_metal_source_len, false), "open");
     printf("Metal GPU: %s\n", iso_metal_gpu_info(g_gpu)->name);
+    return 0;
 }
 
-void special_close(void)
+int gpu_close(void **state)
 {
+    (void)state;
     iso_metal_gpu_close(g_gpu);
     g_gpu = NULL;
     g_n_kernels = 0;
+    return 0;
 }
 
 static uint8_t guard_byte(size_t i)
@@ -52,7 +56,12 @@ static uint8_t guard_byte(size_t i)
 
 struct place place_new(const void *from, size_t len)
 {
-    struct place p = {.lead = GUARD + g_turn++ % 4 * 16, .len = len};
+    return place_at(from, len, GUARD + g_turn++ % 4 * 16);
+}
+
+struct place place_at(const void *from, size_t len, size_t lead)
+{
+    struct place p = {.lead = lead, .len = len};
     void *host = NULL;
     must(iso_metal_gpu_alloc(g_gpu, p.lead + len, &p.buffer, &host), "alloc");
     for (size_t i = 0; i < p.lead; i++) ((uint8_t *)host)[i] = guard_byte(i);
@@ -81,7 +90,7 @@ static bool same_constants(const struct iso_metal_constant *a, const struct iso_
     return true;
 }
 
-uint32_t special_kernel(const char *name, const struct iso_metal_constant *constants, size_t n)
+uint32_t gpu_kernel(const char *name, const struct iso_metal_constant *constants, size_t n)
 {
     assert_true(n <= CONSTANTS);
     for (size_t i = 0; i < g_n_kernels; i++) {
@@ -100,7 +109,15 @@ uint32_t special_kernel(const char *name, const struct iso_metal_constant *const
     return g_kernels[at].pipeline;
 }
 
-void special_record(const struct special_launch *l, const struct place *bind, size_t n)
+uint32_t gpu_kernel_of(const char *prefix, const char *name)
+{
+    char function[sizeof(g_kernels[0].name)];
+    const int len = snprintf(function, sizeof(function), "%s%s", prefix, name);
+    assert_true(len > 0 && (size_t)len < sizeof(function));
+    return gpu_kernel(function, NULL, 0);
+}
+
+void gpu_record(const struct gpu_launch *l, const struct place *bind, size_t n)
 {
     struct iso_metal_binding places[ISO_METAL_BINDINGS];
     uint32_t buffers[ISO_METAL_BINDINGS];
@@ -117,7 +134,13 @@ void special_record(const struct special_launch *l, const struct place *bind, si
     iso_metal_gpu_dispatch(g_gpu, &d);
 }
 
-void special_wait(void)
+void gpu_wait(void)
 {
     must(iso_metal_gpu_commit(g_gpu, LIMIT_MS), "commit");
+}
+
+void gpu_run(const struct gpu_launch *l, const struct place *bind, size_t n)
+{
+    gpu_record(l, bind, n);
+    gpu_wait();
 }
