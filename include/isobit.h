@@ -41,6 +41,7 @@ struct iso_engine_options {
     uint32_t n_ctx;        /* longest session in tokens; 0: the model's, at most 4,096 */
     uint32_t n_sessions;   /* sessions that may exist at once; 0 is 1 */
     uint32_t n_batch;      /* most rows of a step; 0 is 512 */
+    uint32_t n_checkpoints; /* that each session keeps, see iso_session_checkpoint(); at most 64 */
     bool keep_expired;     /* window layers keep every page (digests, audits, producers) */
     bool staging;          /* room for one more session's pages while a hand-off is received */
     bool no_tokenizer;     /* do not load the vocabulary (files without one) */
@@ -113,6 +114,11 @@ uint32_t iso_session_n_ctx(const iso_session *s);
 /* Goes back to position p or, where window pages are gone, to the nearest earlier position that can
  * be continued; returns it. p beyond the current position changes nothing. */
 uint32_t iso_session_rewind(iso_session *s, uint32_t p);
+
+/* Keeps the way back to this position: a rewind reaches it, and places up to a page before it, even when
+ * the window has moved on. Taken by itself at each hand-off. The newest n_checkpoints are kept; those
+ * behind the target of a rewind are gone. Nothing where every page is kept anyway. */
+void iso_session_checkpoint(iso_session *s);
 
 /* Logits [n_vocab] behind the last row of this session that asked for them, or NULL. Valid until the
  * next step of the engine, whoever takes it: threads that share an engine hold one lock of their own

@@ -85,7 +85,7 @@ static enum iso_err talk(struct chat *c)
 static enum iso_err chat_main(struct chat *c, const char *model)
 {
     const struct iso_engine_options o = {.model_path = model, .device = c->model.device, .isa = c->model.isa,
-                                         .n_threads = c->model.threads, .n_ctx = c->model.ctx,
+                                         .n_threads = c->model.threads, .n_ctx = c->model.ctx, .n_checkpoints = 4,
                                          .keep_expired = c->remote.audit > 0, .staging = c->remote.producer != NULL};
     ISO_TRY(iso_plan_print(&o));
     ISO_TRY(iso_engine_open(&c->engine, &o));

@@ -150,7 +150,10 @@ enum iso_err iso_generate(struct iso_answer *out, const struct iso_generator *g,
     const int64_t start = iso_clock_ns();
     enum iso_err err = prefill(out, g, ids, n);
     out->prefill_s = since(start);
+    /* The next turn may start at this prompt's end (a template that drops thoughts) or at the answer's. */
+    if (err == ISO_OK && !out->remote) iso_session_checkpoint(g->session);
     if (err == ISO_OK) err = loop(out, g, sampler, &piece, start);
+    if (err == ISO_OK) iso_session_checkpoint(g->session);
     if (err == ISO_OK && (out->remote || out->fell_back)) {
         /* Behind the answer: it waits for the commit row. */
         iso_handoff_note_first_logits(g->remote->consumer, &out->first_logits);

@@ -11,6 +11,7 @@
 
 #define DEFAULT_CTX 4096
 #define DEFAULT_BATCH 512
+#define MAX_CHECKPOINTS 64 /* of a session */
 
 static uint32_t page_count(uint32_t n_positions)
 {
@@ -21,7 +22,7 @@ static uint32_t page_count(uint32_t n_positions)
 
 struct plan {
     struct iso_engine_info info;
-    uint32_t max_pages, window_pages;
+    uint32_t max_pages, window_pages, checkpoint_pages;
     uint32_t n_slots[ISO_KV_CLASSES];
     uint32_t n_layers[ISO_KV_CLASSES];
     size_t slot_bytes;
@@ -50,6 +51,12 @@ static enum iso_err plan_sizes(struct plan *p, const struct iso_hparams *hp,
     if (!o->keep_expired) { /* the window, a step's rows, and a page cut at each end */
         p->window_pages = ISO_MIN(p->max_pages, page_count(hp->window) + page_count(f->n_batch) + 2);
     }
+    if (o->n_checkpoints > MAX_CHECKPOINTS) {
+        ISO_FAIL(ISO_E_ARG, "%u checkpoints of a session, limit %d", o->n_checkpoints, MAX_CHECKPOINTS);
+    }
+    if (o->n_checkpoints > 0 && hp->n_window_layers > 0 && p->window_pages < p->max_pages) {
+        p->checkpoint_pages = iso_checkpoint_pages(hp->window);
+    }
     p->n_layers[ISO_KV_WINDOW] = hp->n_window_layers;
     p->n_layers[ISO_KV_FULL] = hp->n_layers - hp->n_window_layers;
     p->slot_bytes = (size_t)hp->n_kv_heads * iso_page_bytes(hp->head_dim);
@@ -57,6 +64,7 @@ static enum iso_err plan_sizes(struct plan *p, const struct iso_hparams *hp,
     for (uint32_t c = 0; c < ISO_KV_CLASSES; c++) {
         const uint32_t per = c == ISO_KV_WINDOW ? p->window_pages : p->max_pages;
         p->n_slots[c] = per * n_timelines + ISO_AUDIT_ROWS;
+        if (c == ISO_KV_WINDOW) p->n_slots[c] += f->n_sessions * o->n_checkpoints * p->checkpoint_pages;
         f->kv_bytes += (uint64_t)p->n_slots[c] * p->slot_bytes * p->n_layers[c];
     }
     const uint32_t q_width = hp->n_heads * hp->head_dim;
@@ -255,6 +263,8 @@ static enum iso_err open_into(struct iso_engine *e, const struct iso_engine_opti
     e->max_pages = p.max_pages;
     e->window_pages = p.window_pages;
     e->keep_expired = o->keep_expired;
+    e->n_checkpoints = o->n_checkpoints;
+    e->checkpoint_pages = p.checkpoint_pages;
     if (!o->no_tokenizer) ISO_TRY(load_tokenizer(e));
     fill_layout(e);
     ISO_TRY(alloc_buffers(e, &p));

@@ -54,6 +54,7 @@ struct iso_engine {
     uint32_t max_pages;   /* per session */
     uint32_t window_pages; /* most pages of a window layer that a session holds */
     bool keep_expired;
+    uint32_t n_checkpoints, checkpoint_pages; /* per session; pages of each one's window, 0: none are needed */
     struct iso_span tables[ISO_KV_CLASSES]; /* u32 [n_sessions + ISO_AUDIT_ROWS][max_pages] */
     struct iso_session **sessions; /* [n_sessions] */
     struct iso_step_buffers b;
@@ -69,6 +70,13 @@ struct iso_engine {
     struct iso_identity identity;
 };
 
+/* Pages of window layers that a rewind to n finds although the session has given them back. checkpoint.c */
+struct iso_checkpoint {
+    uint32_t n;                    /* position */
+    uint32_t first_page, end_page; /* held */
+    uint32_t *slots;               /* [checkpoint_pages] */
+};
+
 struct iso_session {
     struct iso_engine *e;
     uint32_t index;       /* row of the page tables */
@@ -81,6 +89,8 @@ struct iso_session {
     uint32_t end_page[ISO_KV_CLASSES];   /* one behind the last page held */
     uint32_t logits_row;  /* row of b.logits in the last step, or UINT32_MAX */
     uint32_t pending;     /* rows of the step being run */
+    struct iso_checkpoint *checkpoint; /* [e->n_checkpoints] by position, NULL: none are kept */
+    uint32_t n_checkpoints;            /* held */
     iso_kv_ready_fn *ready, *computed; /* see isobit_kv.h */
     void *ready_arg, *computed_arg;
 };
@@ -117,5 +127,24 @@ void iso_session_cut(struct iso_session *s, uint32_t n);
 
 /* Releases window pages that no position from s->n on can see, as far as the pending rows need room. */
 void iso_session_expire(struct iso_session *s);
+
+/* --- checkpoints: the engine's lock is held; checkpoint.c ------------------------------------- */
+
+/* Most pages of a checkpoint of a window. */
+uint32_t iso_checkpoint_pages(uint32_t window);
+
+/* Promises a session the pages of its checkpoints; ISO_E_LIMIT. deinit gives all of it back. */
+enum iso_err iso_checkpoints_init(struct iso_session *s) ISO_NODISCARD;
+void iso_checkpoints_deinit(struct iso_session *s);
+
+/* iso_session_checkpoint() under the lock. Allocates nothing. */
+void iso_checkpoint_take(struct iso_session *s);
+
+/* The session's window pages become those of the checkpoint that comes nearest to p from below.
+ * Returns the position reached (the caller cuts there), 0 when none helps: nothing has changed. */
+uint32_t iso_checkpoint_restore(struct iso_session *s, uint32_t p);
+
+/* Drops the checkpoints behind position n: they belong to ids that are given up. */
+void iso_checkpoints_drop(struct iso_session *s, uint32_t n);
 
 #endif

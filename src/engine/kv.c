@@ -308,6 +308,13 @@ static void publish_class(struct iso_kv_staging *st, uint32_t c)
     free(st->slots[c]);
 }
 
+static uint32_t common_ids(const struct iso_session *s, const int32_t *ids, uint32_t n)
+{
+    uint32_t i = 0;
+    while (i < s->n && i < n && s->ids[i] == ids[i]) i++;
+    return i;
+}
+
 void iso_kv_publish(iso_kv_staging *st, const int32_t *ids)
 {
     struct iso_session *s = st->s;
@@ -319,10 +326,12 @@ void iso_kv_publish(iso_kv_staging *st, const int32_t *ids)
     for (uint32_t c = 0; c < ISO_KV_CLASSES; c++) {
         if (s->e->pool[c].n_layers > 0) publish_class(st, c);
     }
+    iso_checkpoints_drop(s, common_ids(s, ids, st->n_positions));
     s->n = st->n_positions;
     s->logits_row = UINT32_MAX;
     memmove(s->ids, ids, st->n_positions * sizeof(*ids));
     iso_session_expire(s); /* an audit may have wanted more window pages than the session may keep */
+    iso_checkpoint_take(s);
     pthread_mutex_unlock(&s->e->lock);
     free(st);
 }

@@ -33,6 +33,14 @@ static uint32_t need_pages(const struct iso_engine *e, uint32_t c, uint32_t n_ct
     return c == ISO_KV_WINDOW ? ISO_MIN(all, e->window_pages) : all;
 }
 
+static void unreserve(struct iso_session *s)
+{
+    iso_checkpoints_deinit(s);
+    for (uint32_t c = 0; c < ISO_KV_CLASSES; c++) {
+        if (s->reserved[c]) iso_kv_pool_unreserve(&s->e->pool[c], s->reserved[c]);
+    }
+}
+
 static enum iso_err reserve(struct iso_session *s)
 {
     for (uint32_t c = 0; c < ISO_KV_CLASSES; c++) {
@@ -40,12 +48,14 @@ static enum iso_err reserve(struct iso_session *s)
         if (n == 0) continue;
         const enum iso_err err = iso_kv_pool_reserve(&s->e->pool[c], n);
         if (err != ISO_OK) {
-            for (uint32_t d = 0; d < c; d++) iso_kv_pool_unreserve(&s->e->pool[d], s->reserved[d]);
+            unreserve(s);
             return err;
         }
         s->reserved[c] = n;
     }
-    return ISO_OK;
+    const enum iso_err err = iso_checkpoints_init(s);
+    if (err != ISO_OK) unreserve(s);
+    return err;
 }
 
 static enum iso_err new_locked(struct iso_session *s)
@@ -96,9 +106,7 @@ void iso_session_free(iso_session *s)
     struct iso_engine *e = s->e;
     pthread_mutex_lock(&e->lock);
     iso_session_cut(s, 0);
-    for (uint32_t c = 0; c < ISO_KV_CLASSES; c++) {
-        if (s->reserved[c]) iso_kv_pool_unreserve(&e->pool[c], s->reserved[c]);
-    }
+    unreserve(s);
     e->sessions[s->index] = NULL;
     pthread_mutex_unlock(&e->lock);
     free(s->ids);
@@ -217,8 +225,9 @@ uint32_t iso_session_rewind(iso_session *s, uint32_t p)
     /* A window layer can continue at p only where p's whole window is still held. */
     if (e->pool[ISO_KV_WINDOW].n_layers > 0 &&
         iso_engine_first_visible(e, ISO_KV_WINDOW, p) / P < s->first_page[ISO_KV_WINDOW]) {
-        p = 0;
+        p = iso_checkpoint_restore(s, p);
     }
+    iso_checkpoints_drop(s, p);
     iso_session_cut(s, p);
     s->logits_row = UINT32_MAX;
     pthread_mutex_unlock(&e->lock);

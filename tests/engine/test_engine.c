@@ -41,6 +41,7 @@ static void options_are_checked(void **state)
          ISO_E_ARG,
          "1025 sessions"},
         {{.model_path = path, .no_tokenizer = true, .n_batch = 4609}, ISO_E_ARG, "4609 rows"},
+        {{.model_path = path, .no_tokenizer = true, .n_checkpoints = 65}, ISO_E_ARG, "65 checkpoints"},
         {{.model_path = path, .no_tokenizer = true, .n_threads = 257}, ISO_E_ARG, "257 threads"},
         {{.model_path = path, .no_tokenizer = true, .isa = "mmx"}, ISO_E_ARG, "mmx"},
     };

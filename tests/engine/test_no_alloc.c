@@ -71,7 +71,8 @@ static void nothing_allocates_between_two_tokens(void **state)
     (void)state;
     for (size_t f = 0; f < N_FAMILIES; f++) {
         iso_engine *e = tools_engine(tools_family[f],
-                                     &(struct iso_engine_options){.n_threads = 2, .n_sessions = 2});
+                                     &(struct iso_engine_options){.n_threads = 2, .n_sessions = 2,
+                                                                  .n_batch = 64, .n_checkpoints = 2});
         iso_session *s = tools_session(e);
         int32_t *ids = tools_ids(e, 600, 1);
         struct iso_sampler_params p = ISO_SAMPLER_PLAIN;
@@ -86,7 +87,9 @@ static void nothing_allocates_between_two_tokens(void **state)
                 iso_sampler_pick(sampler, iso_session_logits(s), iso_session_position(s));
             iso_sampler_seen(sampler, id);
             tools_ok(iso_session_decode(s, id));
+            if (i % 16 == 7) iso_session_checkpoint(s);
         }
+        if (e->info.window > 0) assert_true(s->n_checkpoints == 2);
         (void)iso_session_rewind(s, 640);
         tools_ok(iso_session_decode(s, 7));
         assert_int_equal(g_calls - before, 0);
