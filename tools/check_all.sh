@@ -20,6 +20,12 @@ for level in "${LEVELS[@]}"; do
     done
 done
 
+if why=$(bash tests/handoff/link_down.sh may); then
+    counted tests/handoff/link_down.sh bash tests/handoff/link_down.sh
+else
+    echo "skip          tests/handoff/link_down.sh: $why"
+fi
+
 # cover: lines "isa threads chunk batch", greedy: the setting with the most new pairs for its cost.
 cover() {
     python3 - "$(sed -n 's/^#define ISO_MAX_BATCH \([0-9]*\).*/\1/p' src/engine/engine.h)" "${LEVELS[@]}" <<'PY'
