@@ -41,6 +41,7 @@ struct iso_engine_options {
     uint32_t n_ctx;        /* longest session in tokens; 0: the model's, at most 4,096 */
     uint32_t n_sessions;   /* sessions that may exist at once; 0 is 1 */
     uint32_t n_batch;      /* most rows of a step; 0 is 512 */
+    uint32_t n_outputs;    /* most rows of a step with logits; 0: one for each session */
     uint32_t n_checkpoints; /* that each session keeps, see iso_session_checkpoint(); at most 64 */
     bool keep_expired;     /* window layers keep every page (digests, audits, producers) */
     bool staging;          /* room for one more session's pages while a hand-off is received */
@@ -61,7 +62,7 @@ struct iso_engine_info {
     uint32_t n_ctx;           /* of a session here */
     uint32_t window;          /* sliding window, 0 for none */
     uint32_t n_window_layers;
-    uint32_t n_batch, n_threads, n_sessions;
+    uint32_t n_batch, n_outputs, n_threads, n_sessions;
     uint64_t n_parameters;
     uint64_t weight_bytes;    /* mapped */
     uint64_t kv_bytes;        /* page pools, all sessions */
@@ -144,7 +145,7 @@ struct iso_row {
  * expired may be gone, so a rewind may reach less far.
  *
  * cancel: read between layers; may be NULL fn.
- * Errors: ISO_E_ARG more rows than n_batch, unknown id (names row and id); ISO_E_CONTEXT a session
+ * Errors: ISO_E_ARG more rows than n_batch, or with logits than n_outputs, unknown id (names row and id); ISO_E_CONTEXT a session
  *         is full (n, n_ctx); ISO_E_NUMERIC names layer and tensor; ISO_E_IO the file changed. */
 enum iso_err iso_step(iso_engine *e, const struct iso_row *rows, size_t n_rows,
                       const struct iso_progress *cancel) ISO_NODISCARD;

@@ -201,6 +201,7 @@ static enum iso_err open_engine(struct digest *d, const char *path)
         .n_ctx = d->model.ctx ? d->model.ctx : (uint32_t)d->ids.n,
         .n_sessions = d->copies,
         .n_batch = d->chunk * d->copies,
+        .n_outputs = d->chunk * d->copies,
         .keep_expired = true,
         .no_tokenizer = d->remote.producer == NULL || iso_remote_no_vocabulary(path),
     };

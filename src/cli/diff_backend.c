@@ -147,6 +147,7 @@ static enum iso_err open_engine(struct iso_diff_backend *b)
         .n_threads = o->threads,
         .n_ctx = (uint32_t)o->n,
         .n_batch = o->chunk,
+        .n_outputs = o->chunk,
         .keep_expired = true,
         .no_tokenizer = b->producer == NULL, /* a producer compares its digest */
     };

@@ -36,6 +36,7 @@ static enum iso_err plan_sizes(struct plan *p, const struct iso_hparams *hp,
     f->n_ctx = o->n_ctx ? o->n_ctx : ISO_MIN(hp->n_ctx_train, (uint32_t)DEFAULT_CTX);
     f->n_sessions = o->n_sessions ? o->n_sessions : 1;
     f->n_batch = o->n_batch ? o->n_batch : DEFAULT_BATCH;
+    f->n_outputs = ISO_MIN(o->n_outputs ? o->n_outputs : f->n_sessions, f->n_batch);
     if (f->n_ctx > hp->n_ctx_train) {
         ISO_FAIL(ISO_E_ARG, "a context of %u tokens, the model was made for %u", f->n_ctx,
                  hp->n_ctx_train);
@@ -91,11 +92,10 @@ static void plan_model(struct plan *p, const struct iso_hparams *hp, const struc
     for (size_t t = 0; t < iso_gguf_n_tensors(g); t++) {
         i->weight_bytes += iso_gguf_tensor(g, t)->size_bytes;
     }
-    /* Activations of a step and one row of logits per session; more rows only when asked for. */
     const uint64_t row = 2ull * hp->n_embd + 4ull * hp->n_heads * hp->head_dim + 2ull * hp->n_ff +
                          2ull * hp->n_kv_heads * hp->head_dim + p->widest;
     i->scratch_bytes = row * sizeof(float) * i->n_batch +
-                       (uint64_t)i->n_sessions * hp->n_vocab * sizeof(float);
+                       (uint64_t)i->n_outputs * hp->n_vocab * sizeof(float);
 }
 
 enum iso_err iso_engine_plan(struct iso_engine_info *info, const struct iso_engine_options *options)
@@ -178,7 +178,7 @@ static enum iso_err alloc_buffers(struct iso_engine *e, const struct plan *p)
         /* An audit must find its pages whatever the sessions hold. */
         if (p->n_layers[c] > 0) ISO_TRY(iso_kv_pool_reserve(&e->pool[c], ISO_AUDIT_ROWS));
     }
-    ISO_TRY(alloc_kind(e, &b->logits, n, hp->n_vocab * f32, ISO_MEM_RESULT, "logits"));
+    ISO_TRY(alloc_kind(e, &b->logits, e->info.n_outputs, hp->n_vocab * f32, ISO_MEM_RESULT, "logits"));
     e->logits_row = iso_xalloc(n, sizeof(*e->logits_row));
     e->sessions = iso_xalloc(e->info.n_sessions, sizeof(struct iso_session *));
     const struct iso_device_limits limits = {

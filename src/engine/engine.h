@@ -30,7 +30,7 @@ struct iso_step_buffers {
     struct iso_span proj;      /* [n_batch][n_embd] */
     struct iso_span ffn_gate, ffn_up; /* [n_batch][n_ff] */
     struct iso_span rope[2];   /* [n_batch][n_rot] per layer class */
-    struct iso_span logits;    /* [n_batch][n_vocab] */
+    struct iso_span logits;    /* [n_outputs][n_vocab] */
     struct iso_span tap;       /* [n_batch][widest], none until a tap is set */
 };
 

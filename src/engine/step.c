@@ -9,6 +9,7 @@
 static enum iso_err check_rows(struct iso_engine *e, const struct iso_row *rows, size_t n_rows)
 {
     const uint32_t n_vocab = e->info.n_vocab;
+    uint32_t n_out = 0;
     if (n_rows == 0 || n_rows > e->info.n_batch) {
         ISO_FAIL(ISO_E_ARG, "a step of %zu rows: 1 to %u", n_rows, e->info.n_batch);
     }
@@ -28,6 +29,10 @@ static enum iso_err check_rows(struct iso_engine *e, const struct iso_row *rows,
                      s->n, s->pending + 1, s->n_ctx);
         }
         s->pending++;
+        n_out += rows[i].output == ISO_OUTPUT_LOGITS;
+    }
+    if (n_out > e->info.n_outputs) {
+        ISO_FAIL(ISO_E_ARG, "%u rows want logits, the engine has room for %u", n_out, e->info.n_outputs);
     }
     return ISO_OK;
 }

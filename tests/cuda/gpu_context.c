@@ -195,7 +195,7 @@ static struct side open_side(const char *device, const char *level, const char *
     struct side x;
     must(iso_engine_open(&x.e, &(struct iso_engine_options){
         .model_path = model, .device = device, .isa = level, .n_ctx = longest + ROWS + 1, .n_batch = ROWS,
-        .staging = true, .no_tokenizer = true}));
+        .n_outputs = ROWS, .staging = true, .no_tokenizer = true}));
     must(iso_session_new(&x.s, x.e, 0));
     return x;
 }

@@ -232,7 +232,7 @@ int main(int argc, char **argv)
     read_expect(&r, argv[5], strtoul(argv[6], NULL, 10));
     const struct iso_engine_options o = {.model_path = argv[3], .device = argv[1], .isa = argv[2],
                                          .n_ctx = (uint32_t)r.n, .n_sessions = MAX_SESSIONS, .n_batch = MAX_ROWS,
-                                         .keep_expired = true, .no_tokenizer = true};
+                                         .n_outputs = MAX_ROWS, .keep_expired = true, .no_tokenizer = true};
     must(iso_engine_open(&r.e, &o));
     r.n_vocab = iso_engine_info(r.e)->n_vocab;
     printf("%s %s, %zu positions\n", iso_engine_info(r.e)->device, iso_engine_info(r.e)->isa, r.n);

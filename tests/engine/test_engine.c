@@ -243,7 +243,7 @@ static void bad_rows_are_refused(void **state)
 {
     (void)state;
     iso_engine *e =
-        tools_engine("llama", &(struct iso_engine_options){.n_sessions = 2, .n_batch = 8});
+        tools_engine("llama", &(struct iso_engine_options){.n_sessions = 2, .n_batch = 8, .n_outputs = 2});
     iso_engine *other = tools_engine("llama", NULL);
     iso_session *a = tools_session(e), *b = tools_session(e), *x = tools_session(other);
     tools_ok(iso_session_decode(a, 5));
@@ -254,6 +254,8 @@ static void bad_rows_are_refused(void **state)
     const struct iso_row negative[] = {{b, -1, 0}};
     const struct iso_row foreign[] = {{a, 1, 0}, {x, 1, 0}};
     const struct iso_row none[] = {{a, 1, 0}, {NULL, 1, 0}};
+    const struct iso_row too_many_outputs[] = {{a, 1, ISO_OUTPUT_LOGITS}, {a, 1, ISO_OUTPUT_LOGITS},
+                                               {b, 1, ISO_OUTPUT_LOGITS}};
     struct iso_row many[9];
     for (int i = 0; i < 9; i++) many[i] = (struct iso_row){a, i, 0};
     tools_expect(iso_step(e, wrong_order, 3, NULL), ISO_E_ARG, "row 2: rows of a session");
@@ -261,6 +263,7 @@ static void bad_rows_are_refused(void **state)
     tools_expect(iso_step(e, negative, 1, NULL), ISO_E_ARG, "row 0: id -1");
     tools_expect(iso_step(e, foreign, 2, NULL), ISO_E_ARG, "row 1 belongs to another engine");
     tools_expect(iso_step(e, none, 2, NULL), ISO_E_ARG, "row 1 has no session");
+    tools_expect(iso_step(e, too_many_outputs, 3, NULL), ISO_E_ARG, "3 rows want logits, the engine has room for 2");
     tools_expect(iso_step(e, many, 9, NULL), ISO_E_ARG, "9 rows: 1 to 8");
     tools_expect(iso_step(e, many, 0, NULL), ISO_E_ARG, "0 rows");
     assert_int_equal(iso_session_position(a), 1);

@@ -38,6 +38,7 @@ iso_engine *tools_engine_of(const struct tiny_spec *spec, const struct iso_engin
     with.no_tokenizer = true;
     if (with.n_threads == 0) with.n_threads = 1;
     if (with.n_ctx == 0) with.n_ctx = 1024;
+    if (with.n_outputs == 0) with.n_outputs = ISO_MAX_BATCH;
     iso_engine *e = NULL;
     const enum iso_err err = iso_engine_open(&e, &with);
     (void)unlink(path);
