@@ -12,7 +12,7 @@
  * divisor is f64(rope_freqs.weight[i]) or a linear factor; 1 for none. */
 uint64_t iso_rope_turns(double base, uint32_t i, uint32_t n_rot, double divisor);
 
-/* cos and sin, rounded to f32, of position p for a pair with that many turns per token. */
-void iso_rope_angle(float *cos_out, float *sin_out, uint64_t turns, uint32_t p);
+/* out [n][2]: cos and sin, rounded to f32, of position p for n pairs with that many turns [n] per token. */
+void iso_rope_row(float *out, const uint64_t *turns, uint32_t n, uint32_t p);
 
 #endif

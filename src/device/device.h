@@ -67,7 +67,8 @@ struct iso_device_vt {
     enum iso_err (*download)(struct iso_device *dev, void *dst, struct iso_span src, size_t len);
     /* In order with operations and transfers; need not have happened on return. What fails is
      * reported by the next sync, upload or download. */
-    void (*zero)(struct iso_device *dev, struct iso_span at, size_t len);
+    /* len bytes at each of at, at + stride, ... (n of them). */
+    void (*zero)(struct iso_device *dev, struct iso_span at, size_t len, size_t stride, size_t n);
     void (*copy)(struct iso_device *dev, struct iso_span dst, struct iso_span src, size_t len);
     /* Host pointer to a buffer of kind HOST or RESULT (between steps), or to any other one where the
      * device shares the host's memory; else NULL. Any thread may read behind it. */

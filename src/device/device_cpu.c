@@ -110,9 +110,10 @@ static enum iso_err cpu_download(struct iso_device *dev, void *dst, struct iso_s
     return ISO_OK;
 }
 
-static void cpu_zero(struct iso_device *dev, struct iso_span at, size_t len)
+static void cpu_zero(struct iso_device *dev, struct iso_span at, size_t len, size_t stride, size_t n)
 {
-    memset(iso_cpu_at(cpu_of(dev), at), 0, len);
+    uint8_t *p = iso_cpu_at(cpu_of(dev), at);
+    for (size_t i = 0; i < n; i++) memset(p + i * stride, 0, len);
 }
 
 static void cpu_copy(struct iso_device *dev, struct iso_span dst, struct iso_span src, size_t len)

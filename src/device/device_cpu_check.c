@@ -134,10 +134,10 @@ static enum iso_err attend(const struct iso_cpu *cpu, struct scratch *k, uint64_
     const struct iso_heads_args a = {HEAD, HEAD, ISO_ROPE_INTERLEAVED, k->w, 1e-5f, 1.0f / HEAD};
     const struct iso_heads_args b = {HEAD, HEAD / 2, ISO_ROPE_HALVES, NULL, 0, 0};
     float rope[HEAD], v[HEAD];
+    uint64_t turns[HEAD / 2];
+    for (uint32_t i = 0; i < HEAD / 2; i++) turns[i] = iso_rope_turns(1e4, i, HEAD, 1.0);
     for (uint32_t p = 0; p < KEYS; p++) {
-        for (uint32_t i = 0; i < HEAD / 2; i++) {
-            iso_rope_angle(rope + 2 * i, rope + 2 * i + 1, iso_rope_turns(1e4, i, HEAD, 1.0), p * 509);
-        }
+        iso_rope_row(rope, turns, HEAD / 2, p * 509);
         for (size_t i = 0; i < HEAD; i++) v[i] = unit(s) * (p % 3 ? 1.0f : 8.0f);
         uint8_t *page = k->page[p / ISO_PAGE_POSITIONS];
         (void)cpu->heads->k(page, p % ISO_PAGE_POSITIONS, NULL, v, rope, p % 2 ? &a : &b);

@@ -173,11 +173,15 @@ static enum iso_err cuda_download(struct iso_device *dev, void *dst, struct iso_
     return iso_cuda_status(d);
 }
 
-static void cuda_zero(struct iso_device *dev, struct iso_span at, size_t len)
+static void cuda_zero(struct iso_device *dev, struct iso_span at, size_t len, size_t stride, size_t n)
 {
     struct iso_cuda_device *d = cuda_of(dev);
     (void)cudaSetDevice(d->ordinal);
-    if (d->err == ISO_OK) ISO_CUDA_OK(d, cudaMemsetAsync(iso_cuda_at(d, at), 0, len, d->stream));
+    uint8_t *p = (uint8_t *)iso_cuda_at(d, at);
+    const size_t once = stride <= INT32_MAX ? n : 1; /* a pitch has 31 bits */
+    for (size_t i = 0; i < n && d->err == ISO_OK; i += once) {
+        ISO_CUDA_OK(d, cudaMemset2DAsync(p + i * stride, once > 1 ? stride : len, 0, len, once, d->stream));
+    }
 }
 
 static void cuda_copy(struct iso_device *dev, struct iso_span dst, struct iso_span src, size_t len)

@@ -135,10 +135,12 @@ static enum iso_err metal_download(struct iso_device *dev, void *dst, struct iso
     return ISO_OK;
 }
 
-static void metal_zero(struct iso_device *dev, struct iso_span at, size_t len)
+static void metal_zero(struct iso_device *dev, struct iso_span at, size_t len, size_t stride, size_t n)
 {
     struct iso_metal *d = metal_of(dev);
-    if (settle(d) == ISO_OK && len > 0) memset(iso_metal_at(d, at), 0, len);
+    if (settle(d) != ISO_OK || len == 0) return;
+    uint8_t *p = iso_metal_at(d, at);
+    for (size_t i = 0; i < n; i++) memset(p + i * stride, 0, len);
 }
 
 static void metal_copy(struct iso_device *dev, struct iso_span dst, struct iso_span src, size_t len)

@@ -2,6 +2,7 @@
  * self_check.c - generated inputs through every operation of a device, one digest over all outputs. */
 #include "device/self_check.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "arith/page.h"
@@ -224,13 +225,13 @@ static void describe(struct check *k, const struct shape *s, uint32_t first, uin
 {
     struct iso_row_desc *desc = k->vt->host(k->dev, k->rows);
     float *rope = k->vt->host(k->dev, k->rope);
+    uint64_t turns[64];
+    assert(s->n_rot / 2 <= 64);
+    for (uint32_t i = 0; i < s->n_rot / 2; i++) turns[i] = iso_rope_turns(1e4, i, s->n_rot, 1.0);
     for (uint32_t i = 0; i < n_rows; i++) {
         const uint32_t p = first + i;
         desc[i] = (struct iso_row_desc){.position = p, .first_visible = {FIRST_POSITION - 3, p - i % 3}};
-        for (uint32_t r = 0; r < s->n_rot / 2; r++) {
-            float *at = rope + (size_t)i * s->n_rot + 2 * r;
-            iso_rope_angle(at, at + 1, iso_rope_turns(1e4, r, s->n_rot, 1.0), p * 509);
-        }
+        iso_rope_row(rope + (size_t)i * s->n_rot, turns, s->n_rot / 2, p * 509);
     }
 }
 
@@ -261,7 +262,7 @@ static void attend(struct check *k, struct iso_queue *q, const struct shape *s, 
 static enum iso_err attention(struct check *k, struct iso_queue *q, const struct shape *s)
 {
     const uint32_t width = s->n_heads * s->d;
-    k->vt->zero(k->dev, k->pages, (size_t)PAGES * 2 * iso_page_bytes(128));
+    k->vt->zero(k->dev, k->pages, (size_t)PAGES * 2 * iso_page_bytes(128), 0, 1);
     for (uint32_t step = 0; step < 4; step++) {
         const uint32_t n_rows = step < 2 ? ROWS - 1 : 1;
         ISO_TRY(fill(k, k->x, (size_t)n_rows * (width + 2 * s->n_kv_heads * s->d), 2.0f));

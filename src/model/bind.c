@@ -335,7 +335,6 @@ void iso_model_close(struct iso_model *m)
 
 void iso_model_rope(const struct iso_model *m, float *out, uint32_t layer_class, uint32_t p)
 {
-    for (uint32_t i = 0; i < m->hp.n_rot / 2; i++) {
-        iso_rope_angle(out + 2 * i, out + 2 * i + 1, m->turns[layer_class][i], p);
-    }
+    if (layer_class == 0 && m->family->full_no_rope) return;
+    iso_rope_row(out, m->turns[layer_class], m->hp.n_rot / 2, p);
 }

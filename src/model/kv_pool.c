@@ -73,9 +73,7 @@ uint32_t iso_kv_pool_take(struct iso_kv_pool *p)
     const uint32_t slot = p->free_list[--p->n_free];
     assert(p->count[slot] == 0);
     p->count[slot] = 1;
-    for (uint32_t l = 0; l < p->n_layers; l++) {
-        p->dev->vt->zero(p->dev, iso_kv_pool_span(p, l, slot), p->slot_bytes);
-    }
+    p->dev->vt->zero(p->dev, iso_kv_pool_span(p, 0, slot), p->slot_bytes, p->n_slots * p->slot_bytes, p->n_layers);
     return slot;
 }
 

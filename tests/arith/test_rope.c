@@ -23,11 +23,9 @@ static void table_digest(char hex[ISO_DIGEST_HEX], double base, uint32_t n_rot)
     assert_true(n_rot / 2 <= 128);
     for (uint32_t i = 0; i < n_rot / 2; i++) turns[i] = iso_rope_turns(base, i, n_rot, 1.0);
     for (uint32_t p = 0; p < POSITIONS; p += STEP) {
-        for (uint32_t i = 0; i < n_rot / 2; i++) {
-            float cos_sin[2];
-            iso_rope_angle(&cos_sin[0], &cos_sin[1], turns[i], p);
-            iso_hasher_update_le(h, cos_sin, 2, sizeof(cos_sin[0]));
-        }
+        float row[256];
+        iso_rope_row(row, turns, n_rot / 2, p);
+        iso_hasher_update_le(h, row, n_rot, sizeof(row[0]));
     }
     struct iso_digest d;
     iso_hasher_final(h, &d);
@@ -74,19 +72,39 @@ static void test_divisor(void **state)
 static void test_quadrants(void **state)
 {
     (void)state;
-    float c, s;
+    float got[2];
     const float want[4][2] = {{1, 0}, {0, 1}, {-1, 0}, {0, -1}};
     for (uint32_t q = 0; q < 4; q++) {
-        iso_rope_angle(&c, &s, (uint64_t)q << 62, 1);
-        assert_true(c == want[q][0] && s == want[q][1]);
+        const uint64_t turns = (uint64_t)q << 62;
+        iso_rope_row(got, &turns, 1, 1);
+        assert_true(got[0] == want[q][0] && got[1] == want[q][1]);
     }
     /* An eighth of a turn on either side of each axis: both within one unit of sqrt(1/2). */
     for (uint32_t k = 1; k < 8; k += 2) {
-        iso_rope_angle(&c, &s, (uint64_t)k << 61, 1);
+        const uint64_t turns = (uint64_t)k << 61;
+        iso_rope_row(got, &turns, 1, 1);
         const float want_c = k == 1 || k == 7 ? 0.70710678f : -0.70710678f;
         const float want_s = k < 4 ? 0.70710678f : -0.70710678f;
-        assert_float_equal(c, want_c, 6e-8f);
-        assert_float_equal(s, want_s, 6e-8f);
+        assert_float_equal(got[0], want_c, 6e-8f);
+        assert_float_equal(got[1], want_s, 6e-8f);
+    }
+}
+
+/* A row is its pairs: any number of them, with others beside it, and nothing is written behind it. */
+static void test_rows(void **state)
+{
+    (void)state;
+    uint64_t turns[40];
+    for (uint32_t i = 0; i < 40; i++) turns[i] = iso_rope_turns(10000.0, i, 80, 1.0);
+    for (uint32_t n = 0; n <= 40; n++) {
+        float row[82], pair[2];
+        for (uint32_t i = 0; i < 82; i++) row[i] = 7.0f;
+        iso_rope_row(row, turns, n, 99 + n);
+        for (uint32_t i = 0; i < n; i++) {
+            iso_rope_row(pair, turns + i, 1, 99 + n);
+            assert_memory_equal(pair, row + 2 * i, sizeof(pair));
+        }
+        for (uint32_t i = 2 * n; i < 82; i++) assert_true(row[i] == 7.0f);
     }
 }
 
@@ -96,6 +114,7 @@ int main(void)
         cmocka_unit_test(test_golden_tables),
         cmocka_unit_test(test_divisor),
         cmocka_unit_test(test_quadrants),
+        cmocka_unit_test(test_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -168,6 +168,13 @@ cudaError_t cudaMemsetAsync(void *p, int value, size_t n, cudaStream_t stream)
     return answer(cudaSuccess);
 }
 
+cudaError_t cudaMemset2DAsync(void *p, size_t pitch, int value, size_t width, size_t height, cudaStream_t stream)
+{
+    (void)stream;
+    for (size_t i = 0; i < height && !lost; i++) memset((char *)p + i * pitch, value, width);
+    return answer(cudaSuccess);
+}
+
 /* --- streams, events, graphs: everything is done at once -------------------------------------------------------- */
 
 static int something; /* what every handle points to */

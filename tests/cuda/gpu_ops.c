@@ -219,13 +219,12 @@ static bool run_rows(struct pair *p, struct cache *c, const uint32_t *session, c
     const uint32_t heads = s->n_kv * s->group;
     struct iso_row_desc desc[MAX_STEP];
     float *rope = malloc((size_t)n * s->n_rot * 4 + 4);
+    uint64_t turns[128];
+    for (uint32_t i = 0; i < s->n_rot / 2; i++) turns[i] = iso_rope_turns(1e4, i, s->n_rot, 1.0);
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t w = s->window, first = w && position[i] + 1 > w ? position[i] + 1 - w : 0;
         desc[i] = (struct iso_row_desc){session[i], position[i], {first, first}};
-        for (uint32_t r = 0; r < s->n_rot / 2; r++) {
-            float *at = rope + (size_t)i * s->n_rot + 2 * r;
-            iso_rope_angle(at, at + 1, iso_rope_turns(1e4, r, s->n_rot, 1.0), position[i]);
-        }
+        iso_rope_row(rope + (size_t)i * s->n_rot, turns, s->n_rot / 2, position[i]);
     }
     upload_both(p, c->rows, desc, n * sizeof(*desc));
     if (s->n_rot) upload_both(p, c->rope, rope, (size_t)n * s->n_rot * 4);

@@ -365,10 +365,10 @@ static inline enum iso_err sim_download(struct iso_device *dev, void *dst, struc
     return s->cpu->download(dev, dst, src, len);
 }
 
-static inline void sim_zero(struct iso_device *dev, struct iso_span at, size_t len)
+static inline void sim_zero(struct iso_device *dev, struct iso_span at, size_t len, size_t stride, size_t n)
 {
     sim_drain(sim_of(dev));
-    sim_of(dev)->cpu->zero(dev, at, len);
+    sim_of(dev)->cpu->zero(dev, at, len, stride, n);
 }
 
 static inline void sim_copy_inside(struct iso_device *dev, struct iso_span dst, struct iso_span src, size_t len)

@@ -86,7 +86,7 @@ static void fill_cos_sin(struct boundary *b, const struct model *m)
         const uint64_t turns = iso_rope_turns(m->base, i, m->d, 1.0);
         for (uint32_t p = 0; p < b->n_tokens; p++) {
             float *at = b->cos_sin + (size_t)p * m->d + 2 * i;
-            iso_rope_angle(&at[0], &at[1], turns, p);
+            iso_rope_row(at, &turns, 1, p);
         }
     }
 }

@@ -157,9 +157,9 @@ static void every_buffer_has_host_memory(void **state)
     assert_memory_equal(p + 32, "01234567", 8);
     dev->vt->copy(dev, b, far, 8);
     assert_memory_equal(r, "01234567", 8);
-    dev->vt->zero(dev, far, 4);
+    dev->vt->zero(dev, far, 2, 6, 2);
     assert_int_equal(dev->vt->download(dev, got, far, 8), ISO_OK);
-    assert_memory_equal(got, "\0\0\0\0" "4567", 8);
+    assert_memory_equal(got, "\0\0" "2345" "\0\0", 8);
     assert_null(dev->vt->host(dev, (struct iso_span){0}));
     uint32_t none = 0;
     assert_int_equal(dev->vt->alloc(dev, (size_t)2 << 30, ISO_MEM_DEVICE, "pages", &none), ISO_E_NOMEM);
@@ -179,10 +179,10 @@ static void transfers_wait_for_what_was_recorded(void **state)
     assert_int_equal(dev->vt->upload(dev, x, "1234", 4), ISO_OK);
     assert_int_equal(g_fake.n_commits, 1);
     dev->vt->residual(q, &(struct iso_op_residual){.x = x, .y = x, .n = 256, .n_rows = 1});
-    dev->vt->zero(dev, x, 4);
+    dev->vt->zero(dev, x, 4, 0, 1);
     assert_int_equal(g_fake.n_commits, 2);
     assert_int_equal(fake_n_dispatches(), 2);
-    dev->vt->zero(dev, x, 4);
+    dev->vt->zero(dev, x, 4, 0, 1);
     assert_int_equal(dev->vt->sync(q), ISO_OK);
     assert_int_equal(g_fake.n_commits, 2);
     dev->vt->end(q);

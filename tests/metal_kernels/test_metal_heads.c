@@ -66,11 +66,10 @@ static void fill_rows(struct check_rng *r, const struct heads_case *c, struct he
         const uint32_t first = (uint32_t)check_int(r, 0, TABLE_LEN * 64 - 1 - (int64_t)c->n_rows);
         for (uint32_t i = 0; i < n; i++, at++) d->rows[at] = (struct iso_row_desc){.session = s, .position = first + i};
     }
+    uint64_t turns[128];
+    for (uint32_t k = 0; k < c->n_rot / 2; k++) turns[k] = iso_rope_turns(10000.0, k, c->n_rot, 1.0);
     for (uint32_t i = 0; i < c->n_rows; i++) {
-        for (uint32_t k = 0; k < c->n_rot / 2; k++) {
-            float *cs = d->rope + ((size_t)i * c->n_rot / 2 + k) * 2;
-            iso_rope_angle(&cs[0], &cs[1], iso_rope_turns(10000.0, k, c->n_rot, 1.0), d->rows[i].position);
-        }
+        iso_rope_row(d->rope + (size_t)i * c->n_rot, turns, c->n_rot / 2, d->rows[i].position);
     }
     const uint32_t n_slots = c->n_sessions * TABLE_LEN;
     for (uint32_t i = 0; i < n_slots; i++) d->tables[i] = i;
