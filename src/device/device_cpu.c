@@ -8,11 +8,25 @@
 
 #include "base/mem.h"
 #include "base/os.h"
+#include "device/program_image.h"
+#include "device/self_check.h"
 #include "kernels/shared/cpu.h"
 
 static struct iso_cpu *cpu_of(struct iso_device *dev)
 {
     return (struct iso_cpu *)dev;
+}
+
+static void free_scratch(struct iso_cpu *cpu)
+{
+    iso_mem_free(cpu->panel);
+    iso_mem_free(cpu->scratch);
+    iso_mem_free(cpu->segments);
+    iso_mem_free(cpu->tiles);
+    cpu->panel = NULL;
+    cpu->scratch = NULL;
+    cpu->segments = NULL;
+    cpu->tiles = NULL;
 }
 
 static void cpu_close(struct iso_device *dev)
@@ -22,10 +36,7 @@ static void cpu_close(struct iso_device *dev)
     for (size_t i = 0; i <= cpu->n_buffers; i++) {
         if (cpu->buffer[i].owned) iso_mem_free(cpu->buffer[i].p);
     }
-    iso_mem_free(cpu->panel);
-    iso_mem_free(cpu->scratch);
-    iso_mem_free(cpu->segments);
-    iso_mem_free(cpu->tiles);
+    free_scratch(cpu);
     free(cpu);
 }
 
@@ -33,6 +44,7 @@ static enum iso_err cpu_reserve(struct iso_device *dev, const struct iso_device_
                                 uint64_t *scratch_bytes)
 {
     struct iso_cpu *cpu = cpu_of(dev);
+    free_scratch(cpu);
     cpu->limits = *limits;
     const size_t n_threads = iso_pool_threads(cpu->pool);
     const size_t product = iso_matmul_scratch_bytes(limits->max_rows, limits->max_cols);
@@ -176,6 +188,32 @@ static void cpu_parallel(struct iso_device *dev, void (*fn)(void *, unsigned, un
     iso_pool_run(cpu_of(dev)->pool, fn, arg);
 }
 
+static enum iso_err cpu_self_check(struct iso_device *dev)
+{
+    volatile float a = 1.0f + 0x1p-12f, minus = -1.0f - 0x1p-11f;
+    if (__builtin_fmaf(a, a, minus) != 0x1p-24f) ISO_FAIL(ISO_E_SELF_CHECK, "fmaf of this system rounds twice");
+    uint64_t scratch = 0;
+    ISO_TRY(cpu_reserve(dev, &iso_self_check_limits, &scratch));
+    return iso_device_self_check(dev);
+}
+
+/* The kernels' machine code and constants are those of the program: its code segment and, where sections
+ * can be found, .rodata (tables, shuffles, strings). The level says which of them run. */
+static void cpu_identity(struct iso_device *dev, struct iso_digest *out)
+{
+    const struct iso_cpu *cpu = cpu_of(dev);
+    struct iso_hasher *h = iso_hasher_new();
+    const uint8_t *constants = NULL;
+    size_t len = 0;
+    char text[64];
+    (void)snprintf(text, sizeof(text), "isobit-kernels-1 cpu %s\n", cpu->level);
+    iso_hasher_update(h, text, strlen(text));
+    if (iso_os_hash_code(h) != ISO_OK) iso_hasher_update(h, "no code", 7);
+    if (iso_program_section(&constants, &len, ".rodata") == ISO_OK) iso_hasher_update(h, constants, len);
+    iso_hasher_final(h, out);
+    iso_hasher_free(h);
+}
+
 static const struct iso_device_vt cpu_vt = {
     .name = "cpu",
     .close = cpu_close,
@@ -202,8 +240,8 @@ static const struct iso_device_vt cpu_vt = {
     .logits = iso_cpu_logits,
     .sync = cpu_sync,
     .end = cpu_end,
-    .self_check = iso_cpu_self_check,
-    .identity = iso_cpu_identity,
+    .self_check = cpu_self_check,
+    .identity = cpu_identity,
     .level = cpu_level,
     .threads = cpu_threads,
     .codes_bytes = cpu_codes_bytes,

@@ -92,8 +92,5 @@ void iso_cpu_matmul(struct iso_queue *q, const struct iso_op_matmul *op);
 void iso_cpu_attention(struct iso_queue *q, const struct iso_op_attention *op);
 size_t iso_cpu_attention_scratch(const struct iso_device_limits *limits);
 size_t iso_cpu_attention_segments(const struct iso_device_limits *limits);
-/* device_cpu_check.c */
-enum iso_err iso_cpu_self_check(struct iso_device *dev);
-void iso_cpu_identity(struct iso_device *dev, struct iso_digest *out);
 
 #endif

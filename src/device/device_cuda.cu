@@ -235,11 +235,6 @@ static size_t cuda_codes_bytes(const struct iso_device *dev, size_t n_rows, size
 
 /* --- proof and names -------------------------------------------------------------------------------- */
 
-static enum iso_err cuda_self_check(struct iso_device *dev)
-{
-    return iso_device_self_check(dev);
-}
-
 static __global__ void probe_kernel(void);
 
 /* The images that the driver chose for this chip: the probe's architecture is that of all kernels, since
@@ -306,7 +301,7 @@ static const struct iso_device_vt *cuda_vt(void)
     vt.begin = iso_cuda_begin;
     vt.sync = iso_cuda_sync;
     vt.end = iso_cuda_end;
-    vt.self_check = cuda_self_check;
+    vt.self_check = iso_device_self_check;
     vt.identity = cuda_identity;
     vt.level = cuda_level;
     vt.threads = cuda_threads;

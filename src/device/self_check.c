@@ -97,7 +97,14 @@ static enum iso_err fill(struct check *k, struct iso_span to, size_t n, float sc
 static enum iso_err hash(struct check *k, struct iso_span at, size_t n)
 {
     ISO_TRY(k->vt->download(k->dev, k->host, at, n * sizeof(float)));
-    iso_hasher_update(k->h, k->host, n * sizeof(float));
+    iso_hasher_update_le(k->h, k->host, n, sizeof(float));
+    return ISO_OK;
+}
+
+static enum iso_err hash_bytes(struct check *k, struct iso_span at, size_t len)
+{
+    ISO_TRY(k->vt->download(k->dev, k->host, at, len));
+    iso_hasher_update(k->h, k->host, len);
     return ISO_OK;
 }
 
@@ -278,7 +285,7 @@ static enum iso_err attention(struct check *k, struct iso_queue *q, const struct
     struct iso_span page = k->pages;
     for (uint32_t p = 7; p < 9; p++) { /* slots are page numbers turned around */
         page.offset = (uint64_t)(PAGES - 1 - p) * s->n_kv_heads * iso_page_bytes(s->d);
-        ISO_TRY(hash(k, page, s->n_kv_heads * iso_page_bytes(s->d) / sizeof(float)));
+        ISO_TRY(hash_bytes(k, page, (size_t)s->n_kv_heads * iso_page_bytes(s->d)));
     }
     return ISO_OK;
 }
@@ -309,7 +316,8 @@ static enum iso_err compare(struct check *k)
     iso_hasher_final(k->h, &d);
     iso_digest_hex(hex, &d);
     if (strcmp(hex, expected) != 0) {
-        ISO_FAIL(ISO_E_SELF_CHECK, "%s %s: the kernels of this build do not compute exact-1 (digest %s, expected %s)",
+        ISO_FAIL(ISO_E_SELF_CHECK, "%s %s: the kernels of this build do not compute exact-1 (digest %s, expected %s); "
+                 "was it built with contraction or fast maths?",
                  k->vt->name, k->vt->level(k->dev), hex, expected);
     }
     return ISO_OK;
