@@ -7,7 +7,7 @@
  * how rows are grouped, on threads, on the instruction set or on what is cached.
  *
  *     iso_engine_open(&engine, &options);
- *     iso_session_new(&session, engine, 4096, 0);
+ *     iso_session_new(&session, engine, 4096);
  *     iso_session_prefill(session, ids, n, NULL);
  *     while (...) { id = pick(iso_session_logits(session)); iso_session_decode(session, id); }
  */

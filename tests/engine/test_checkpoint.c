@@ -6,6 +6,7 @@
 
 #include "arith/page.h"
 #include "base/mem.h"
+#include "device/sim_device.h"
 #include "engine/tools.h"
 
 #define P ISO_PAGE_POSITIONS
@@ -30,19 +31,36 @@ static void done(iso_session *s)
     }
 }
 
-/* The next tokens of s give the logits of a session that was never longer. */
+/* Every page that s holds is the fresh session's, byte for byte. */
+static void check_pages(const iso_session *s, const iso_session *fresh)
+{
+    const struct iso_kv_layout *y = iso_engine_kv_layout(iso_session_engine(s));
+    for (uint32_t l = 0; l < y->n_layers; l++) {
+        const uint32_t first = iso_session_first_page(s, y->layer_class[l]);
+        for (uint32_t p = first; p * P < iso_session_position(s); p++) {
+            for (uint32_t h = 0; h < y->n_kv_heads; h++) {
+                assert_memory_equal(iso_session_page(s, l, h, p), iso_session_page(fresh, l, h, p), y->page_bytes);
+            }
+        }
+    }
+}
+
+/* The pages of s and the logits of its next tokens are those of a session that was never longer. */
 static void check_continues(iso_session *s)
 {
     enum { MORE = 70 };
-    iso_engine *e = tools_engine(iso_session_engine(s)->info.architecture, NULL);
+    iso_engine *e = tools_engine(iso_session_engine(s)->info.architecture,
+                                 &(struct iso_engine_options){.keep_expired = true});
     iso_session *fresh = tools_session(e);
     struct iso_digest got[MORE], want[MORE];
     int32_t *more = tools_ids(e, MORE, 77);
     const uint32_t n = iso_session_position(s);
     if (n > 0) tools_run(fresh, iso_session_ids(s), n, 64, NULL);
+    check_pages(s, fresh);
     tools_run(fresh, more, MORE, 64, want);
     tools_run(s, more, MORE, 7, got);
     assert_memory_equal(got, want, sizeof(got));
+    check_pages(s, fresh);
     free(more);
     done(fresh);
     iso_engine_close(e);
@@ -186,15 +204,16 @@ static uint32_t below(uint32_t n)
     return (uint32_t)(g_random >> 33) % n;
 }
 
-/* Any order of running, checkpoints and rewinds; the bits of a session that never went back. */
-static void any_order_keeps_the_bits(void **state)
+/* Any order of running, checkpoints and rewinds; the bits of a session that never went back. Also where
+ * pages live in a device's own memory. */
+static void any_order(bool own_memory)
 {
-    (void)state;
     const uint64_t seed = (uint64_t)time(NULL);
     print_message("seed %llu\n", (unsigned long long)seed);
     g_random = seed;
     for (size_t f = FIRST_WINDOWED; f < N_FAMILIES; f++) {
         iso_engine *e = windowed(f, 3);
+        if (own_memory) (void)sim_start(e);
         iso_session *s = tools_session(e);
         int32_t *ids = tools_ids(e, 4000, seed);
         uint32_t used = 0, gone_back = 0;
@@ -217,6 +236,18 @@ static void any_order_keeps_the_bits(void **state)
     }
 }
 
+static void any_order_keeps_the_bits(void **state)
+{
+    (void)state;
+    any_order(false);
+}
+
+static void any_order_keeps_the_bits_of_a_gpu(void **state)
+{
+    (void)state;
+    any_order(true);
+}
+
 static void full_layers_need_none(void **state)
 {
     (void)state;
@@ -237,7 +268,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_rewind_reaches_checkpoints),    cmocka_unit_test(the_newest_are_kept),
         cmocka_unit_test(a_rewind_drops_what_lies_behind), cmocka_unit_test(a_hand_off_leaves_one),
-        cmocka_unit_test(any_order_keeps_the_bits),        cmocka_unit_test(full_layers_need_none),
+        cmocka_unit_test(any_order_keeps_the_bits),        cmocka_unit_test(any_order_keeps_the_bits_of_a_gpu),
+        cmocka_unit_test(full_layers_need_none),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
