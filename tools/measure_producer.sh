@@ -66,9 +66,22 @@ complete() { # the producer writes its files when the ACK is in
     done
     cat "$TMP/producer.log"; return 1
 }
+raw_rate() { # bytes per second of a plain TLS stream on the same loopback, for the consumer's receipts
+    python3 tools/raw_tls.py listen 127.0.0.1:0 >"$TMP/raw.port" & local server=$! i rc=0
+    for ((i = 0; i < 100; i++)); do if [ -s "$TMP/raw.port" ]; then break; fi; sleep 0.1; done
+    python3 tools/raw_tls.py 127.0.0.1:"$(cat "$TMP/raw.port")" >"$TMP/raw" || rc=1
+    kill $server
+    return $rc
+}
+wire() {
+    tail -n 1 "$TMP/consumer/receipts.jsonl" | python3 -c 'import json, sys; j = json.load(sys.stdin)
+rate, share = j["wire_bytes_s"], j["raw_tls_share_ppm"]
+print(f"     | pages at {rate / 1e6:.0f} MB/s", "" if share is None else f"({share / 1e6:.3f} of a raw TLS stream)")'
+}
 here() { iso "${digest[@]}" --device "$LOCAL_DEVICE" --visible >"$TMP/here"; }
 
 t "keys of two machines" make_nodes "$TMP" || finish
+if t "raw TLS stream" raw_rate; then digest+=(--raw-tls-rate "$(cat "$TMP/raw")"); fi
 t "local run on $LOCAL_DEVICE" here
 if start_producer "$TMP" "$MODEL" "${produce[@]}" >"$TMP/started"; then
     for ((round = 1; round <= ROUNDS; round++)); do
@@ -76,6 +89,7 @@ if start_producer "$TMP" "$MODEL" "${produce[@]}" >"$TMP/started"; then
         t "timeline $round" complete || break
         text=$(summary); rc=$?
         sed 's/^/     | /' <<<"$text"
+        wire
         if [ "$round" -eq "$ROUNDS" ]; then t "hidden at least $HIDDEN, first page before $FIRST" test $rc -eq 0; fi
     done
     stop_producer; rc=$?

@@ -44,6 +44,7 @@ enum iso_err iso_remote_open(struct iso_remote **out, const struct iso_remote_op
         iso_remote_close(r);
         return err;
     }
+    if (o->raw_rate > 0) iso_consumer_set_raw_rate(r->consumer, (double)o->raw_rate);
     *out = r;
     return ISO_OK;
 }

@@ -18,6 +18,7 @@ struct iso_remote_options {
     const char *dir;      /* node directory */
     uint32_t audit;
     uint32_t deadline_s;
+    uint64_t raw_rate;    /* bytes per second of a plain TLS stream on the same path, 0: not measured */
     bool strict_template;
 };
 
@@ -28,6 +29,7 @@ struct iso_remote_options {
     {"audit", 0, ISO_OPT_U32, &(r).audit, "K", "recompute K random positions of what was received", 0, 4096}, \
     {"dir", 0, ISO_OPT_STRING, &(r).dir, "DIR", "node directory with keys (see isobit keys)", 0, 0}, \
     {"deadline", 0, ISO_OPT_U32, &(r).deadline_s, "S", "seconds that a hand-off may take (default 600)", 1, 86400}, \
+    {"raw-tls-rate", 0, ISO_OPT_U64, &(r).raw_rate, "B", "bytes per second of a plain TLS stream (tools/raw_tls.py), for receipts", 0, 0}, \
     {"strict-template", 0, ISO_OPT_FLAG, &(r).strict_template, NULL, "refuse a producer with another chat template", 0, 0}
 
 /* A producer to ask, with this machine's keys. Owned by one thread. */

@@ -37,6 +37,11 @@ for m in smollm2-135m gemma3-270m; do
             'j["remote"] and j["handoff"]["committed"] and j["handoff"]["computed_locally"] == 1'
     }
     t "$m: run --prefill remote --report" reported
+    share() {
+        remote --prefill remote --raw-tls-rate 1000000000 && tail -n 1 "$N/consumer/receipts.jsonl" >"$TMP/r.json" &&
+            json "$TMP/r.json" '0.95 < j["raw_tls_share_ppm"] / (j["bytes"] * 1000 / j["times_us"]["wire_busy"]) < 1.05'
+    }
+    t "$m: the wire's share of a raw stream in the receipt" share
     t "$m: other model refused" exits 1 'WEIGHTS|weights' iso digest "$(model_file mini-llama)" \
         $GOLDEN/smollm2-135m/short.ids --producer 127.0.0.1:$PORT --dir "$N/consumer" --prefill remote
     stop_producer; rc=$?  # here, not in t's subshell, whose child it is not
