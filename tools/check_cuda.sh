@@ -11,7 +11,9 @@
 #   handoff    to and from the GPU, and that receipts and manifests name its kernels
 #   loud       what is missing, wrong, full or lost is an error with a name (tests/cuda/loud.sh)
 #   sanitizer  compute-sanitizer, memcheck and racecheck, on the mini models
-# Everything at each level of the chip (sm90 and generic). The outcome with commit, machine and every line is written
+# Environment: MODELS, those to run ("smollm2-135m gemma3-270m mini-llama mini-qwen2 mini-qwen3 mini-muse-glimmer");
+# BUILT=1, the programs of BUILD (build/check-cuda) are there already: a machine without the libraries' headers.
+# What is left out so is in the record as not run. Everything at each level of the chip (sm90 and generic). The outcome with commit, machine and every line is written
 # to RESULTS (bench/results) as DATE-CHIP-check.md. On a machine without a GPU the first test fails.
 cd "$(dirname "$0")/.." || exit 1
 . tools/golden.sh
@@ -20,6 +22,8 @@ SYNTH=${SYNTH:-${TMPDIR:-/tmp}/isobit-synth} LAYERS=${LAYERS:-4}
 NVCC=${NVCC:-$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)}
 PARTS=(ops golden steps shapes handoff loud sanitizer)
 SELECTED=("${@:-${PARTS[@]}}")
+MINIS=(llama qwen2 qwen3 muse-glimmer) REALS=(smollm2-135m gemma3-270m)
+MODELS=${MODELS:-${REALS[*]} ${MINIS[*]/#/mini-}} BUILT=${BUILT:-}
 long_ids=$GOLDEN/smollm2-135m/long.ids
 
 gpu_says() { nvidia-smi --query-gpu="$1" --format=csv,noheader -i 0 2>&1 | head -n 1; }
@@ -27,12 +31,24 @@ program() { counted "$1" timeout -k 10 "$LIMIT" "$BUILD/tests/cuda/$2" "${@:3}";
 # not_run NAME REASON: neither passed nor failed, but in the record.
 not_run() { printf '%-4s %6s  %s: %s\n' "not" run "$1" "$2"; }
 
+# wanted NAME PART: is the model among MODELS? Else the record says so.
+wanted() { [[ " $MODELS " == *" $1 "* ]] || { not_run "$2 of $1" "not among MODELS"; return 1; }; }
+
 have_models() {
     local m missing=
-    for m in smollm2-135m gemma3-270m mini-{llama,qwen2,qwen3,muse-glimmer}; do
+    for m in $MODELS; do
         [ -f "$(model_file $m)" ] || missing+=" $(model_file $m)"
     done
     [ -z "$missing" ] || bash tools/fetch_models.sh all || { echo "missing:$missing; run tools/fetch_models.sh all"; return 1; }
+}
+
+# built FOLDER GOAL GENCODE: makes a program ("gpu": all that need one), or sees that it is there.
+built() {
+    local goal=$1/$2 f
+    if [ "$2" = gpu ]; then goal=gpu; fi
+    if [ -z "$BUILT" ]; then make -j"$(nproc)" BUILD="$1" CUDA=1 NVCC="$NVCC" GENCODE="$3" "$goal"; return; fi
+    if [ "$2" != gpu ]; then set -- "$1" "$2"; else set -- "$1" isobit tests/cuda/gpu_{ops,steps,context}; fi
+    for f in "${@:2}"; do [ -x "$1/$f" ] || { echo "BUILT is set, but $1/$f is missing"; return 1; }; done
 }
 
 part_ops() {
@@ -42,28 +58,33 @@ part_ops() {
 
 part_golden() {
     local m a g gpu=(--device cuda --isa "$1")
-    for m in smollm2-135m gemma3-270m; do
+    for m in "${REALS[@]}"; do
+        wanted "$m" "golden $1" || continue
         g=$GOLDEN/$m
         t "$m short $1" digest_is $m $g/short.ids $g/short.expect all "${gpu[@]}"
         t "$m boundaries $1" boundaries_are $m $g/short.ids $g/short.expect all $g/short.boundaries "${gpu[@]}"
         t "$m boundaries, chunk 7 $1" boundaries_are $m $g/short.ids $g/short.expect all $g/short.boundaries "${gpu[@]}" --chunk 7
         t "$m long $1" digest_is $m $g/long.ids $g/long.expect all "${gpu[@]}" --chunk 512
     done
-    for a in llama qwen2 qwen3 muse-glimmer; do
+    for a in "${MINIS[@]}"; do
+        wanted "mini-$a" "golden $1" || continue
         t "mini $a $1" digest_is mini-$a $long_ids $GOLDEN/mini/$a.expect 200 "${gpu[@]}"
         t "mini $a, batch 9, chunk 63 $1" digest_is mini-$a $long_ids $GOLDEN/mini/$a.expect 200 "${gpu[@]}" --batch 9 --chunk 63
     done
+    wanted mini-muse-glimmer "boundaries $1" || return 0
     t "mini muse-glimmer boundaries $1" boundaries_are mini-muse-glimmer $long_ids $GOLDEN/mini/muse-glimmer.expect 100 \
         $GOLDEN/mini/muse-glimmer.100.boundaries "${gpu[@]}"
 }
 
 part_steps() {
     local m a
-    for a in llama qwen2 qwen3 muse-glimmer; do
+    for a in "${MINIS[@]}"; do
+        wanted "mini-$a" "steps $1" || continue
         program "mini $a: chunks, batches, decode everywhere $1" gpu_steps cuda "$1" "$(model_file mini-$a)" $long_ids \
             $GOLDEN/mini/$a.expect 0 chunks batches rewind fresh
     done
-    for m in smollm2-135m gemma3-270m; do
+    for m in "${REALS[@]}"; do
+        wanted "$m" "steps $1" || continue
         program "$m long: chunks, decode everywhere $1" gpu_steps cuda "$1" "$(model_file $m)" $GOLDEN/$m/long.ids \
             $GOLDEN/$m/long.expect 0 chunks rewind fresh
         program "$m: batches $1" gpu_steps cuda "$1" "$(model_file $m)" $GOLDEN/$m/long.ids $GOLDEN/$m/long.expect 150 batches
@@ -80,7 +101,7 @@ synthetic() {
 }
 part_shapes() {
     local shape type file
-    t "tools/synth_gguf.c" cc -std=c11 -D_GNU_SOURCE -O2 -pthread -o "$BUILD/synth_gguf" tools/synth_gguf.c -lm || return
+    [ -n "$BUILT" ] && [ -x "$BUILD/synth_gguf" ] || t "tools/synth_gguf.c" cc -std=c11 -D_GNU_SOURCE -O2 -pthread -o "$BUILD/synth_gguf" tools/synth_gguf.c -lm || return
     for shape in "llama8b q4_k" "llama8b q8_0" "llama8b mix" "muse30b q4_k"; do
         type=${shape#* } shape=${shape% *}
         file=$(synthetic $shape $type) || { t "weights of $shape $type" false; continue; }
@@ -112,6 +133,7 @@ handoff() { # PRODUCER CONSUMER LEVEL: each cpu or cuda, the level of those that
 }
 part_handoff() {
     local pair
+    wanted smollm2-135m "handoff $1" || return 0
     if [ ! -d "$TMP/producer" ]; then
         yes "The lamp was lit at dusk. Towards midnight the wind turned and the sea came over the gallery." |
             head -n 12 >"$TMP/prompt"
@@ -126,14 +148,14 @@ part_handoff() {
 # No silent fallback: what is not there is an error with its name. Once, not at each level.
 part_loud() {
     [ "$1" = generic ] || return 0
+    wanted smollm2-135m "loud" || return 0
     local other=80 ids=$GOLDEN/smollm2-135m/short.ids
     if [ "$cap" = 80 ]; then other=90a; fi
-    t "the program with a runtime of faults" make -j"$(nproc)" BUILD="$BUILD" CUDA=1 NVCC="$NVCC" GENCODE="$gencode" "$BUILD/isobit-fake"
+    t "the program with a runtime of faults" built "$BUILD" isobit-fake "$gencode"
     counted "tests/cuda/loud.sh" bash tests/cuda/loud.sh "$BUILD"
     t "a CPU's level is an error" exits 2 'of cuda: auto, sm90, generic' iso digest "$model" $ids --device cuda --isa avx2
     t "an unknown device is an error" exits 2 "rocm" iso digest "$model" $ids --device rocm
-    t "build for sm_$other only" make -j"$(nproc)" BUILD="$BUILD-other" CUDA=1 NVCC="$NVCC" \
-        GENCODE="-gencode arch=compute_$other,code=sm_$other" "$BUILD-other/isobit" || return
+    t "build for sm_$other only" built "$BUILD-other" isobit "-gencode arch=compute_$other,code=sm_$other" || return
     wrong_chip() { local ISO=$BUILD-other/isobit; exits 1 'this build has no kernels for' iso digest "$model" $ids --device cuda; }
     t "a program without this chip's code is an error" wrong_chip
 }
@@ -146,7 +168,8 @@ part_sanitizer() {
             not_run "compute-sanitizer $tool $1" "it cannot start here: $(grep -m 1 -E 'rror' "$TMP/log" | cut -c 1-160)"
             continue
         fi
-        for a in llama qwen2 qwen3 muse-glimmer; do
+        for a in "${MINIS[@]}"; do
+            wanted "mini-$a" "$tool $1" || continue
             sanitized() {
                 local RUN="$san --tool $tool --error-exitcode 9 --print-limit 5"
                 iso digest "$(model_file mini-$a)" $long_ids -n "$1" --chunk "$2" --device cuda --isa "$3" >"$TMP/sane" &&
@@ -171,7 +194,7 @@ main() {
     levels=(generic)
     if [ "$cap" = 90a ]; then levels=(sm90 generic); fi
     t "models" have_models
-    t "build for sm_$cap" make -j"$(nproc)" BUILD="$BUILD" CUDA=1 NVCC="$NVCC" GENCODE="$gencode" gpu || finish
+    t "build for sm_$cap" built "$BUILD" gpu "$gencode" || finish
     iso identity | grep -E "^(isobit|cuda|      )"
     for part in "${SELECTED[@]}"; do
         since=$(now_ms)
