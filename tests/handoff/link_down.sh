@@ -24,7 +24,7 @@ with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
 PY
 }
 
-N=$TMP/nodes MODEL=$(model_file smollm2-135m) IDS=$GOLDEN/smollm2-135m/long.ids
+N=$TMP/nodes MODEL=$(model_file smollm2-135m)
 mkdir "$N"
 python3 -c 'print("The quick brown fox jumps over the lazy dog. " * 20)' >"$TMP/prompt"
 t "a link" link up
