@@ -19,7 +19,11 @@
 #include "rig.h"
 
 #define MODEL "mini-llama.gguf"
+#if defined(__SANITIZE_ADDRESS__)
+#define ROUNDS 40 /* a second or more each */
+#else
 #define ROUNDS 120
+#endif
 #define HOLDS 2 /* cables pulled: each costs the limit of silence */
 #define SILENCE_MS 1500
 
@@ -116,14 +120,14 @@ static void prompts_over_a_bad_wire(void **state)
     for (int i = 0; i < ROUNDS; i++) {
         const struct proxy_plan p = fault(down, up, &holds);
         proxy_set(r.proxy, &p);
-        if (i % 40 == 39) rig_new_producer(&r); /* and a new consumer */
+        if (i % 20 == 19) rig_new_producer(&r); /* and a new consumer */
         else rig_new_consumer(&r);              /* without a breaker and rates from before */
         remote += prompt(&r, &want);
         asked++;
         for (size_t c = 0; c < ISO_KV_CLASSES; c++) assert_int_equal(r.ce->pool[c].n_free, n_free[c]);
     }
     print_message("%d prompts: %u by the producer, %u here after a fault\n", ROUNDS, remote, ROUNDS - remote);
-    assert_true(remote > ROUNDS / 5 && remote < ROUNDS);
+    assert_true(remote > ROUNDS / 8 && remote < ROUNDS);
     const struct proxy_plan clean = PROXY_PLAN_CLEAN;
     proxy_set(r.proxy, &clean);
     rig_new_consumer(&r);
