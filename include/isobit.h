@@ -110,6 +110,9 @@ iso_engine *iso_session_engine(const iso_session *s);
 /* Tokens held, and the ids themselves. */
 uint32_t iso_session_position(const iso_session *s);
 const int32_t *iso_session_ids(const iso_session *s);
+
+/* How many of ids [n] the session holds already: the length of the common start. */
+uint32_t iso_session_common(const iso_session *s, const int32_t *ids, size_t n);
 uint32_t iso_session_n_ctx(const iso_session *s);
 
 /* Goes back to position p or, where window pages are gone, to the nearest earlier position that can

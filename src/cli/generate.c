@@ -16,20 +16,11 @@ static double since(int64_t t)
     return (double)(iso_clock_ns() - t) / (double)ISO_NS_PER_S;
 }
 
-/* Tokens that the session holds already; at least the last one of the prompt is computed again. */
-static uint32_t keep_common(iso_session *s, const int32_t *ids, size_t n)
-{
-    const int32_t *held = iso_session_ids(s);
-    uint32_t common = 0;
-    const uint32_t most = (uint32_t)ISO_MIN(n - 1, (size_t)iso_session_position(s));
-    while (common < most && held[common] == ids[common]) common++;
-    return iso_session_rewind(s, common);
-}
-
 static enum iso_err prefill_here(struct iso_answer *out, const struct iso_generator *g,
                                  const int32_t *ids, size_t n, const struct iso_progress *progress)
 {
-    out->n_cached = keep_common(g->session, ids, n);
+    /* At least the last token of the prompt is computed again. */
+    out->n_cached = iso_session_rewind(g->session, iso_session_common(g->session, ids, n - 1));
     return iso_session_prefill(g->session, ids + out->n_cached, n - out->n_cached, progress);
 }
 

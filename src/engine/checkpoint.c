@@ -33,15 +33,15 @@ enum iso_err iso_checkpoints_init(struct iso_session *s)
     return ISO_OK;
 }
 
+static void release(struct iso_session *s, const struct iso_checkpoint *c)
+{
+    for (uint32_t p = 0; p < c->end_page - c->first_page; p++) iso_kv_pool_unref(&s->e->pool[C], c->slots[p]);
+}
+
 /* Gives up the checkpoints from index i on. */
 static void drop_from(struct iso_session *s, uint32_t i)
 {
-    for (uint32_t k = i; k < s->n_checkpoints; k++) {
-        struct iso_checkpoint *c = &s->checkpoint[k];
-        for (uint32_t p = 0; p < c->end_page - c->first_page; p++) {
-            iso_kv_pool_unref(&s->e->pool[C], c->slots[p]);
-        }
-    }
+    for (uint32_t k = i; k < s->n_checkpoints; k++) release(s, &s->checkpoint[k]);
     s->n_checkpoints = ISO_MIN(s->n_checkpoints, i);
 }
 
@@ -66,9 +66,7 @@ void iso_checkpoints_deinit(struct iso_session *s)
 static void drop_first(struct iso_session *s)
 {
     const struct iso_checkpoint first = s->checkpoint[0];
-    for (uint32_t p = 0; p < first.end_page - first.first_page; p++) {
-        iso_kv_pool_unref(&s->e->pool[C], first.slots[p]);
-    }
+    release(s, &first);
     s->n_checkpoints--;
     memmove(s->checkpoint, s->checkpoint + 1, s->n_checkpoints * sizeof(first));
     s->checkpoint[s->n_checkpoints] = first; /* its memory, for the next one */

@@ -25,9 +25,8 @@ const uint8_t *iso_session_page(const iso_session *s, uint32_t layer, uint32_t h
 {
     struct iso_engine *e = s->e;
     if (layer >= e->layout.n_layers || head >= e->layout.n_kv_heads) return NULL;
-    const uint32_t c = e->layer_class[layer];
-    if (page < s->first_page[c] || page >= s->end_page[c]) return NULL;
-    return page_at(e, layer, head, iso_engine_table(e, c, s->index)[page]);
+    const uint32_t slot = iso_session_page_slot(s, (enum iso_kv_class)e->layer_class[layer], page);
+    return slot == ISO_NO_SLOT ? NULL : page_at(e, layer, head, slot);
 }
 
 uint32_t iso_session_first_page(const iso_session *s, enum iso_kv_class c)
@@ -55,7 +54,7 @@ uint64_t iso_session_ready_event(const iso_session *s)
 
 uint32_t iso_session_page_slot(const iso_session *s, enum iso_kv_class c, uint32_t page)
 {
-    if (page < s->first_page[c] || page >= s->end_page[c]) return UINT32_MAX;
+    if (page < s->first_page[c] || page >= s->end_page[c]) return ISO_NO_SLOT;
     return iso_engine_table(s->e, c, s->index)[page];
 }
 
@@ -308,13 +307,6 @@ static void publish_class(struct iso_kv_staging *st, uint32_t c)
     free(st->slots[c]);
 }
 
-static uint32_t common_ids(const struct iso_session *s, const int32_t *ids, uint32_t n)
-{
-    uint32_t i = 0;
-    while (i < s->n && i < n && s->ids[i] == ids[i]) i++;
-    return i;
-}
-
 void iso_kv_publish(iso_kv_staging *st, const int32_t *ids)
 {
     struct iso_session *s = st->s;
@@ -326,7 +318,7 @@ void iso_kv_publish(iso_kv_staging *st, const int32_t *ids)
     for (uint32_t c = 0; c < ISO_KV_CLASSES; c++) {
         if (s->e->pool[c].n_layers > 0) publish_class(st, c);
     }
-    iso_checkpoints_drop(s, common_ids(s, ids, st->n_positions));
+    iso_checkpoints_drop(s, iso_session_common(s, ids, st->n_positions));
     s->n = st->n_positions;
     s->logits_row = UINT32_MAX;
     memmove(s->ids, ids, st->n_positions * sizeof(*ids));

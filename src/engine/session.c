@@ -133,6 +133,13 @@ const int32_t *iso_session_ids(const iso_session *s)
     return s->ids;
 }
 
+uint32_t iso_session_common(const iso_session *s, const int32_t *ids, size_t n)
+{
+    uint32_t i = 0;
+    while (i < s->n && i < n && s->ids[i] == ids[i]) i++;
+    return i;
+}
+
 /* The page that is written next must be this session's own: a shared one is copied first. */
 static enum iso_err own_page(struct iso_session *s, uint32_t c, uint32_t *slot)
 {

@@ -71,26 +71,26 @@ struct done_arg {
     size_t n_rows;
 };
 
-static void layer_done(void *arg, uint32_t layer)
+/* Tells each session's listener, that of computed layers or the one of ready pages. */
+static void tell(const struct done_arg *d, uint32_t layer, bool computed)
 {
-    const struct done_arg *d = arg;
     iso_alloc_guard_end(); /* the listener is not part of the step */
     for (size_t i = 0; i < d->n_rows; i += d->rows[i].session->pending) {
         struct iso_session *s = d->rows[i].session;
-        if (s->ready) s->ready(s->ready_arg, s, layer, s->n, s->n + s->pending);
+        iso_kv_ready_fn *fn = computed ? s->computed : s->ready;
+        if (fn) fn(computed ? s->computed_arg : s->ready_arg, s, layer, s->n, s->n + s->pending);
     }
     iso_alloc_guard_begin();
 }
 
+static void layer_done(void *arg, uint32_t layer)
+{
+    tell(arg, layer, false);
+}
+
 static void layer_computed(void *arg, uint32_t layer)
 {
-    const struct done_arg *d = arg;
-    iso_alloc_guard_end();
-    for (size_t i = 0; i < d->n_rows; i += d->rows[i].session->pending) {
-        struct iso_session *s = d->rows[i].session;
-        if (s->computed) s->computed(s->computed_arg, s, layer, s->n, s->n + s->pending);
-    }
-    iso_alloc_guard_begin();
+    tell(arg, layer, true);
 }
 
 /* The logits of the last step are gone once the next one runs. */

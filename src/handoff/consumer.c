@@ -266,10 +266,7 @@ static enum iso_err plan_bytes(const struct iso_consumer *c,
 {
     struct iso_held held[ISO_KV_CLASSES] = {{0}};
     struct iso_plan plan;
-    const uint32_t have = ISO_MIN(iso_session_position(s), n - 1);
-    uint32_t common = 0;
-    while (common < have && iso_session_ids(s)[common] == ids[common]) common++;
-    if (!c->opt.whole) iso_plan_held(held, s, n, common);
+    if (!c->opt.whole) iso_plan_held(held, s, n, iso_session_common(s, ids, n - 1));
     ISO_TRY(iso_plan_init(&plan, iso_engine_kv_layout(iso_session_engine(s)), n, held,
                           c->opt.audit > 0));
     *bytes = plan.bytes;
@@ -317,10 +314,7 @@ static enum iso_err prefill_here(struct iso_consumer *c,
                                  size_t n,
                                  const struct iso_progress *progress)
 {
-    const uint32_t have = (uint32_t)ISO_MIN(iso_session_position(s), n - 1);
-    uint32_t common = 0;
-    while (common < have && iso_session_ids(s)[common] == ids[common]) common++;
-    const uint32_t at = iso_session_rewind(s, common);
+    const uint32_t at = iso_session_rewind(s, iso_session_common(s, ids, n - 1));
     const int64_t start = iso_clock_ns();
     ISO_TRY(iso_session_prefill(s, ids + at, n - at, progress));
     iso_policy_note_local(c->policy, n - at,

@@ -46,13 +46,9 @@ static enum iso_err check_prompt(struct iso_fetch *f)
 /* What the session holds of this prompt, with the chain digests that the producer will check. */
 static void describe_held(struct iso_fetch *f)
 {
-    const uint32_t have = ISO_MIN(iso_session_position(f->s), f->n - 1);
-    const int32_t *ids = iso_session_ids(f->s);
-    uint32_t common = 0;
-    while (common < have && ids[common] == f->ids[common]) common++;
     memset(f->held, 0, sizeof(f->held));
     if (f->c->opt.whole) return;
-    iso_plan_held(f->held, f->s, f->n, common);
+    iso_plan_held(f->held, f->s, f->n, iso_session_common(f->s, f->ids, f->n - 1));
     struct iso_digest tenant;
     uint8_t spki[ISO_NODE_SPKI_LEN];
     iso_node_identity(f->c->node, &tenant, spki);

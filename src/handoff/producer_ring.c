@@ -76,7 +76,6 @@ enum iso_err iso_ring_copy(struct iso_ring *r, uint32_t layer, uint32_t first_pa
     s->start_ns = iso_clock_ns();
     ISO_TRY(iso_kv_copy_start(&s->copy, r->e, layer, slots, n, s->bytes, event));
     r->n_used++;
-    r->most_used = ISO_MAX(r->most_used, r->n_used);
     return ISO_OK;
 }
 

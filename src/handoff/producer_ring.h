@@ -35,7 +35,7 @@ struct iso_ring {
     uint8_t *memory;
     size_t bytes, slot_bytes;
     uint32_t slot_pages; /* most pages of a slot */
-    uint32_t n_slots, oldest, n_used, most_used;
+    uint32_t n_slots, oldest, n_used;
     struct iso_ring_slot slot[ISO_RING_SLOTS_MAX];
 };
 

@@ -262,8 +262,8 @@ static enum iso_err send_ring(struct iso_stream *st)
     ISO_TRY(fill_ring(st));
     enum iso_err err = ring->n_used > 0 ? iso_ring_oldest(ring, &s, LOOK_NS)
                                         : iso_kv_event_wait(st->cfg.engine, st->now.event, LOOK_NS);
-    if (err == ISO_E_AGAIN || s == NULL) return err == ISO_E_AGAIN ? ISO_OK : err;
-    ISO_TRY(err);
+    if (err == ISO_E_AGAIN) return ISO_OK;
+    if (s == NULL) return err; /* an error, or no copy is under way yet */
     const struct iso_pages_head h = {
         .layer = s->layer, .n_heads = p->n_heads, .first_page = s->first_page, .n_pages = s->n_pages};
     const struct iso_interval copy = interval(&h, s->start_ns, s->start_ns + s->took_ns);

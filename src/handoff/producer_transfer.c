@@ -338,7 +338,7 @@ static enum iso_err compute(struct transfer *t)
     enum iso_err err = ISO_OK;
     iso_session_on_ready(t->session, iso_stream_ready, t->out);
     iso_session_on_computed(t->session, layer_computed, t);
-    for (uint32_t at = 0; at < n && err == ISO_OK;) {
+    for (uint32_t at = 0; at < n;) {
         const uint32_t k = ISO_MIN(t->p->chunk, n - at);
         for (uint32_t i = 0; i < k; i++) {
             rows[i] = (struct iso_row){t->session, t->ids[at + i], ISO_OUTPUT_NONE};
@@ -422,24 +422,25 @@ static enum iso_err await_ack(struct transfer *t)
  */
 
 /* Ends the sender; one that hangs in a send is cut off with the connection. */
-static void end_stream(struct transfer *t)
+static void join_stream(struct transfer *t)
 {
     enum iso_reason reason = ISO_REASON_OK;
-    if (t->out == NULL) {
-        iso_producer_give_ring(t->p, t->ring);
-        t->ring = NULL;
-        return;
-    }
+    if (t->out == NULL) return;
     if (t->reason != ISO_REASON_OK) iso_stream_abort(t->out);
     if (!iso_stream_done(t->out, ABORT_MS)) iso_channel_cancel(t->ch);
     const enum iso_err err = iso_stream_join(t->out, &t->sent, &reason);
     t->out = NULL;
-    iso_producer_give_ring(t->p, t->ring);
-    t->ring = NULL;
     /* The sender's own failure is the cause when nothing better is known. */
     if (err != ISO_OK && err != ISO_E_CANCELLED && t->reason == ISO_REASON_INTERNAL) {
         t->reason = reason;
     }
+}
+
+static void end_stream(struct transfer *t)
+{
+    join_stream(t);
+    iso_producer_give_ring(t->p, t->ring);
+    t->ring = NULL;
 }
 
 /* Tells the peer, unless it knows or is gone. What this machine is about stays here. */
