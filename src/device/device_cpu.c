@@ -149,17 +149,7 @@ static enum iso_err cpu_begin(struct iso_device *dev, struct iso_queue **queue)
 
 static enum iso_err cpu_sync(struct iso_queue *q)
 {
-    static const char *const name[ISO_TENSOR_COUNT] = {
-        "attn_norm", "q", "k", "v", "attn_out", "ffn_norm", "ffn_act", "result_norm", "logits"};
-    const uint32_t fault = atomic_load_explicit(&q->fault, memory_order_relaxed);
-    if (fault == 0) return ISO_OK;
-    const uint32_t tensor = (fault - 1) % ISO_TENSOR_COUNT;
-    const uint32_t layer = (fault - 1) / ISO_TENSOR_COUNT;
-    if (tensor >= ISO_TENSOR_RESULT_NORM) {
-        ISO_FAIL(ISO_E_NUMERIC, "%s: a value is infinite, not a number or too large", name[tensor]);
-    }
-    ISO_FAIL(ISO_E_NUMERIC, "layer %u, %s: a value is infinite, not a number or too large", layer,
-             name[tensor]);
+    return iso_fault_status(atomic_load_explicit(&q->fault, memory_order_relaxed));
 }
 
 static void cpu_end(struct iso_queue *q)

@@ -7,6 +7,7 @@
 
 #include "base/pool.h"
 #include "device/device.h"
+#include "device/fault.h"
 #include "kernels/attention/attention.h"
 #include "kernels/embed/embed.h"
 #include "kernels/heads/heads.h"
@@ -28,9 +29,6 @@ struct iso_cpu_buffer {
 struct iso_cpu_tile {
     uint32_t first, n; /* rows */
 };
-
-/* The first value outside the domain: packed layer, tensor and row; 0 is none. */
-#define ISO_FAULT(layer, tensor) (1u + (uint32_t)(layer) * ISO_TENSOR_COUNT + (uint32_t)(tensor))
 
 struct iso_queue {
     struct iso_cpu *cpu;

@@ -12,6 +12,7 @@
 extern "C" {
 #include "base/mem.h"
 #include "device/device.h"
+#include "device/fault.h"
 }
 #include "kernels/matmul/matmul_cuda.h"
 
@@ -20,9 +21,6 @@ extern "C" {
 #define ISO_CUDA_GRAPHS 4      /* recorded steps that are kept as graphs */
 #define ISO_CUDA_UPLOADS 16    /* host buffers that a step reads */
 #define ISO_CUDA_WAIT_S 120    /* a step that takes longer has hung: ISO_E_TIMEOUT */
-
-/* The first value outside the domain as one word: layer and tensor; 0 is none. */
-#define ISO_CUDA_FAULT(layer, tensor) (1u + (uint32_t)(layer) * ISO_TENSOR_COUNT + (uint32_t)(tensor))
 
 struct iso_cuda_buffer {
     uint8_t *p;         /* device memory */

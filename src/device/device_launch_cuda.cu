@@ -46,7 +46,7 @@ static void run_norm_quantize(struct iso_cuda_device *d, const struct iso_op_nor
     c.codes = iso_cuda_codes_view(iso_cuda_at(d, op->codes), op->n_rows, op->n);
     c.tap = floats(d, op->tap);
     c.fault = d->fault;
-    c.fault_code = ISO_CUDA_FAULT(op->layer, op->tensor);
+    c.fault_code = ISO_FAULT(op->layer, op->tensor);
     c.n = op->n;
     c.n_rows = op->n_rows;
     struct iso_cuda_norm_source s = {};
@@ -70,7 +70,7 @@ static void run_quantize(struct iso_cuda_device *d, const struct iso_op_quantize
     c.codes = iso_cuda_codes_view(iso_cuda_at(d, op->codes), op->n_rows, op->n);
     c.tap = floats(d, op->tap);
     c.fault = d->fault;
-    c.fault_code = ISO_CUDA_FAULT(op->layer, op->tensor);
+    c.fault_code = ISO_FAULT(op->layer, op->tensor);
     c.n = op->n;
     c.n_rows = op->n_rows;
     iso_cuda_quantize(&c, floats(d, op->x), floats(d, op->gate), floats(d, op->up), op->glu, d->stream);
@@ -133,9 +133,9 @@ static void run_heads(struct iso_cuda_device *d, const struct iso_op_heads *op)
     h.eps = op->eps;
     h.inv_n = op->inv_n;
     h.fault = d->fault;
-    h.fault_q = ISO_CUDA_FAULT(op->layer, ISO_TENSOR_Q);
-    h.fault_k = ISO_CUDA_FAULT(op->layer, ISO_TENSOR_K);
-    h.fault_v = ISO_CUDA_FAULT(op->layer, ISO_TENSOR_V);
+    h.fault_q = ISO_FAULT(op->layer, ISO_TENSOR_Q);
+    h.fault_k = ISO_FAULT(op->layer, ISO_TENSOR_K);
+    h.fault_v = ISO_FAULT(op->layer, ISO_TENSOR_V);
     iso_cuda_heads(&h, d->stream);
 }
 
@@ -167,7 +167,7 @@ static void run_logits(struct iso_cuda_device *d, const struct iso_op_logits *op
     float *l = floats(d, op->logits);
     const uint64_t n = (uint64_t)op->n * op->n_rows;
     iso_cuda_logits(l, n, op->scale, (int)op->has_scale, op->cap, op->inv_cap, d->fault,
-                    ISO_CUDA_FAULT(0, ISO_TENSOR_LOGITS), d->stream);
+                    ISO_FAULT(0, ISO_TENSOR_LOGITS), d->stream);
     struct iso_cuda_buffer *b = &d->buffer[op->logits.buffer];
     if (b->kind != ISO_MEM_RESULT) return;
     ISO_CUDA_OK(d, cudaMemcpyAsync(b->mirror + op->logits.offset, l, n * sizeof(float), cudaMemcpyDeviceToHost, d->stream));

@@ -8,6 +8,7 @@
 #define ISO_DEVICE_METAL_H
 
 #include "device/device.h"
+#include "device/fault.h"
 #include "device/device_metal_hazard.h"
 #include "device/device_metal_table.h"
 #include "device/metal_gpu.h"
@@ -18,9 +19,6 @@
  * the display waiting for too long. Only prompts of large models are cut. */
 #define ISO_METAL_WORK_MAX ((uint64_t)1 << 40)
 #define ISO_METAL_MAP_FROM ((size_t)1 << 20) /* smaller tensors are copied: a wrapped one takes whole pages */
-
-/* The first value outside the domain as one word: layer and tensor; 0 is none. */
-#define ISO_METAL_FAULT(layer, tensor) (1u + (uint32_t)(layer) * ISO_TENSOR_COUNT + (uint32_t)(tensor))
 
 /* A buffer of the device. Everything is storage that host and GPU share. */
 struct iso_metal_buffer {

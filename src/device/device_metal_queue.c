@@ -190,7 +190,7 @@ static void rec_norm_quantize(struct iso_queue *q, const struct iso_op_norm_quan
                                   r->has_norm != 0, r->has_norm && r->weight.buffer};
     const struct iso_metal_quantize args = {
         .n = op->n, .stride = (uint32_t)iso_codes_stride(op->n), .n_rows = op->n_rows,
-        .fault_code = ISO_METAL_FAULT(op->layer, op->tensor), .eps = op->eps, .inv_n = op->inv_n, .add_eps = r->eps};
+        .fault_code = ISO_FAULT(op->layer, op->tensor), .eps = op->eps, .inv_n = op->inv_n, .add_eps = r->eps};
     launch(&l, constants, &args, sizeof(args), ISO_METAL_NORM_QUANTIZE_BINDINGS);
 }
 
@@ -215,7 +215,7 @@ static void rec_quantize(struct iso_queue *q, const struct iso_op_quantize *op)
     }
     const uint32_t constants[] = {tap, form};
     const struct iso_metal_quantize args = {.n = op->n, .stride = stride, .n_rows = op->n_rows,
-                                            .fault_code = ISO_METAL_FAULT(op->layer, op->tensor)};
+                                            .fault_code = ISO_FAULT(op->layer, op->tensor)};
     launch(&l, constants, &args, sizeof(args), ISO_METAL_QUANTIZE_BINDINGS);
 }
 
@@ -239,7 +239,7 @@ static void rec_logits(struct iso_queue *q, const struct iso_op_logits *op)
     faults(&l, ISO_METAL_LOGITS_FAULT);
     const struct iso_metal_logits args = {.n = op->n, .has_scale = op->has_scale, .scale = op->scale, .cap = op->cap,
                                           .inv_cap = op->inv_cap,
-                                          .fault_code = ISO_METAL_FAULT(0, ISO_TENSOR_LOGITS)};
+                                          .fault_code = ISO_FAULT(0, ISO_TENSOR_LOGITS)};
     launch(&l, NULL, &args, sizeof(args), ISO_METAL_LOGITS_BINDINGS);
 }
 
@@ -368,8 +368,8 @@ static void rec_heads(struct iso_queue *q, const struct iso_op_heads *op)
     const struct iso_metal_heads args = {
         .n_heads = op->n_heads, .n_kv_heads = op->n_kv_heads, .n_rot = op->n_rot, .n_rows = op->n_rows,
         .table_len = op->kv.table_len, .eps = op->eps, .inv_n = op->inv_n,
-        .fault_q = ISO_METAL_FAULT(op->layer, ISO_TENSOR_Q), .fault_k = ISO_METAL_FAULT(op->layer, ISO_TENSOR_K),
-        .fault_v = ISO_METAL_FAULT(op->layer, ISO_TENSOR_V)};
+        .fault_q = ISO_FAULT(op->layer, ISO_TENSOR_Q), .fault_k = ISO_FAULT(op->layer, ISO_TENSOR_K),
+        .fault_v = ISO_FAULT(op->layer, ISO_TENSOR_V)};
     launch(&l, constants, &args, sizeof(args), ISO_METAL_HEADS_BINDINGS);
 }
 
@@ -466,17 +466,10 @@ enum iso_err iso_metal_flush(struct iso_queue *q)
 
 enum iso_err iso_metal_sync(struct iso_queue *q)
 {
-    static const char *const name[ISO_TENSOR_COUNT] = {"attn_norm", "q",       "k",           "v",     "attn_out",
-                                                       "ffn_norm",  "ffn_act", "result_norm", "logits"};
     ISO_TRY(iso_metal_flush(q));
     uint32_t fault = 0;
     memcpy(&fault, q->dev->buffer[q->dev->fault].p, sizeof(fault));
-    if (fault == 0) return ISO_OK;
-    const uint32_t tensor = (fault - 1) % ISO_TENSOR_COUNT, layer = (fault - 1) / ISO_TENSOR_COUNT;
-    if (tensor >= ISO_TENSOR_RESULT_NORM) {
-        ISO_FAIL(ISO_E_NUMERIC, "%s: a value is infinite, not a number or too large", name[tensor]);
-    }
-    ISO_FAIL(ISO_E_NUMERIC, "layer %u, %s: a value is infinite, not a number or too large", layer, name[tensor]);
+    return iso_fault_status(fault);
 }
 
 /* What is in the encoder cannot be taken back: it runs. Only a residual that waits is dropped. */

@@ -238,20 +238,12 @@ enum iso_err iso_cuda_wait(struct iso_cuda_device *d)
 
 enum iso_err iso_cuda_sync(struct iso_queue *q)
 {
-    static const char *const name[ISO_TENSOR_COUNT] = {"attn_norm", "q",       "k",           "v",     "attn_out",
-                                                       "ffn_norm",  "ffn_act", "result_norm", "logits"};
     struct iso_cuda_device *d = q->dev;
     (void)cudaSetDevice(d->ordinal);
     iso_cuda_flush(q);
     ISO_TRY(iso_cuda_wait(d));
     q->launched = false;
-    const uint32_t fault = *(volatile uint32_t *)d->fault_host;
-    if (fault == 0) return ISO_OK;
-    const uint32_t tensor = (fault - 1) % ISO_TENSOR_COUNT, layer = (fault - 1) / ISO_TENSOR_COUNT;
-    if (tensor >= ISO_TENSOR_RESULT_NORM) {
-        ISO_FAIL(ISO_E_NUMERIC, "%s: a value is infinite, not a number or too large", name[tensor]);
-    }
-    ISO_FAIL(ISO_E_NUMERIC, "layer %u, %s: a value is infinite, not a number or too large", layer, name[tensor]);
+    return iso_fault_status(*(volatile uint32_t *)d->fault_host);
 }
 
 /* What was recorded and not launched is dropped; what runs is left to finish. */

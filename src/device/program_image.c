@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/buf.h"
 #include "base/mem.h"
 
 /* --- CUDA fat binaries --------------------------------------------------------------------------------
@@ -17,21 +18,6 @@
 #define ENTRY_BYTES 32u /* of an entry's header: what is read here; it is longer */
 #define KIND_PTX 1u
 #define KIND_ELF 2u
-
-static uint32_t u16_at(const uint8_t *p)
-{
-    return p[0] | (uint32_t)p[1] << 8;
-}
-
-static uint32_t u32_at(const uint8_t *p)
-{
-    return u16_at(p) | u16_at(p + 2) << 16;
-}
-
-static uint64_t u64_at(const uint8_t *p)
-{
-    return u32_at(p) | (uint64_t)u32_at(p + 4) << 32;
-}
 
 struct reader {
     struct iso_gpu_image *out;
@@ -60,8 +46,8 @@ static enum iso_err read_entries(struct reader *r, const uint8_t *p, size_t len,
 {
     while (len > 0) {
         if (len < ENTRY_BYTES) ISO_FAIL(ISO_E_FORMAT, "GPU code at %zu: %zu bytes left for an entry", at, len);
-        const uint32_t kind = u16_at(p), head = u32_at(p + 4), arch = u32_at(p + 28);
-        const uint64_t size = u64_at(p + 8);
+        const uint32_t kind = iso_get_u16(p), head = iso_get_u32(p + 4), arch = iso_get_u32(p + 28);
+        const uint64_t size = iso_get_u64(p + 8);
         if (head < ENTRY_BYTES || head > len || size > len - head) {
             ISO_FAIL(ISO_E_FORMAT, "GPU code at %zu: an entry of %u and %llu bytes in %zu", at, head,
                      (unsigned long long)size, len);
@@ -83,13 +69,13 @@ static enum iso_err read_all(struct reader *r, const uint8_t *p, size_t len)
 {
     size_t at = 0;
     while (len - at >= HEADER_BYTES) {
-        const uint32_t magic = u32_at(p + at), head = u16_at(p + at + 6);
+        const uint32_t magic = iso_get_u32(p + at), head = iso_get_u16(p + at + 6);
         if (magic == 0) { /* the linker aligns them */
             at += 4;
             continue;
         }
         if (magic != FATBIN_MAGIC) ISO_FAIL(ISO_E_FORMAT, "GPU code at %zu: magic %08x", at, magic);
-        const uint64_t size = u64_at(p + at + 8);
+        const uint64_t size = iso_get_u64(p + at + 8);
         if (head < HEADER_BYTES || head > len - at || size > len - at - head) {
             ISO_FAIL(ISO_E_FORMAT, "GPU code at %zu: %llu bytes in %zu", at, (unsigned long long)size, len - at);
         }

@@ -438,7 +438,7 @@ static void a_value_outside_the_domain_is_named(void **state)
     dev->vt->quantize(q, &(struct iso_op_quantize){.x = x, .codes = codes, .n = 256, .n_rows = 1, .layer = 7,
                                                    .tensor = ISO_TENSOR_FFN_ACT});
     g_fake.fault_place = ISO_METAL_QUANTIZE_FAULT;
-    g_fake.fault = ISO_METAL_FAULT(7, ISO_TENSOR_FFN_ACT);
+    g_fake.fault = ISO_FAULT(7, ISO_TENSOR_FFN_ACT);
     assert_int_equal(dev->vt->sync(q), ISO_E_NUMERIC);
     assert_non_null(strstr(iso_err_message(), "layer 7, ffn_act"));
     dev->vt->end(q);
