@@ -11,6 +11,7 @@
 #include "base/buf.h"
 #include "base/mem.h"
 #include "cli/commands.h"
+#include "cli/diff.h"
 #include "cli/ids.h"
 #include "cli/options.h"
 #include "cli/remote.h"
@@ -51,22 +52,22 @@ static void tap(void *arg, uint32_t layer, const char *name, const float *data, 
                 size_t width)
 {
     struct digest *d = arg;
-    char path[1200];
-    if (layer == UINT32_MAX) (void)snprintf(path, sizeof(path), "%s/%s.f32", d->boundaries, name);
-    else (void)snprintf(path, sizeof(path), "%s/%02u.%s.f32", d->boundaries, layer, name);
+    char path[1200], file[48];
+    const struct iso_diff_tensor t = {.layer = layer, .name = name};
+    (void)snprintf(path, sizeof(path), "%s/%s.f32", d->boundaries, iso_diff_tensor_name(file, &t));
     FILE *f = fopen(path, "abe");
     bool ok = f != NULL && write_floats(f, data, n_rows * width);
     if (f != NULL) ok = fclose(f) == 0 && ok;
     if (!ok) d->tap_err = iso_err_raise(ISO_E_IO, __FILE__, __LINE__, "%s: %s", path, strerror(errno));
 }
 
-/* Pages of layers 0 and 1, as the golden boundaries have them. */
+/* Pages of the first layers, as the golden boundaries have them. */
 static enum iso_err write_pages(const struct digest *d)
 {
     const struct iso_kv_layout *y = iso_engine_kv_layout(d->engine);
     const iso_session *s = d->session[0];
     const uint32_t n_pages = (iso_session_position(s) + 63) / 64;
-    for (uint32_t l = 0; l < ISO_MIN(y->n_layers, 2u); l++) {
+    for (uint32_t l = 0; l < ISO_MIN(y->n_layers, (uint32_t)ISO_DIFF_DUMP_LAYERS); l++) {
         for (uint32_t h = 0; h < y->n_kv_heads; h++) {
             for (uint32_t p = 0; p < n_pages; p++) {
                 char path[1200];

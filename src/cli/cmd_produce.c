@@ -12,6 +12,7 @@
 #include "cli/interrupt.h"
 #include "cli/options.h"
 #include "cli/remote.h"
+#include "engine/engine.h"
 #include "handoff/producer.h"
 
 #define WATCH_NS 50000000 /* how soon a signal is noticed: 50 ms */
@@ -154,7 +155,7 @@ int iso_cmd_produce(int argc, char **argv)
         {"peer-transfers", 0, ISO_OPT_U32, &p.peer_transfers, "N", "hand-offs of one machine at once (default 4)", 1, 1024},
         {"peer-tokens", 0, ISO_OPT_U64, &p.peer_tokens, "N", "prompt tokens of one machine per minute (default: no limit)", 0, 0},
         {"receipts", 0, ISO_OPT_STRING, &p.receipts, "FILE", "where receipts are appended (default: node directory)", 0, 0},
-        {"batch", 0, ISO_OPT_U32, &p.batch, "N", "most rows of a step (default: 512, on a GPU 2048)", 1, 4608},
+        {"batch", 0, ISO_OPT_U32, &p.batch, "N", "most rows of a step (default: 512, on a GPU 2048)", 1, ISO_MAX_BATCH},
         {"ring-mib", 0, ISO_OPT_U32, &p.ring_mib, "N", "pinned host memory of a hand-off, on a GPU (default 8)", 1, 4096},
         {"timeline", 0, ISO_OPT_STRING, &p.timeline, "FILE", "write when the last hand-off computed, copied and sent, as JSON", 0, 0},
         {"trace", 0, ISO_OPT_STRING, &p.trace, "FILE", "the same as Chrome trace events (Perfetto, chrome://tracing)", 0, 0},

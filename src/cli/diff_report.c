@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "arith/lang.h"
 #include "base/mem.h"
 #include "cli/diff.h"
 
@@ -29,13 +30,6 @@ static struct spread spread_of(const struct iso_diff_result *r)
     return s;
 }
 
-static float as_float(uint32_t bits)
-{
-    float x;
-    memcpy(&x, &bits, sizeof(x));
-    return x;
-}
-
 /* The two faces of a value: decimal and bits. */
 struct shown {
     char decimal[32], bits[16];
@@ -44,7 +38,7 @@ struct shown {
 static struct shown show_f32(uint32_t bits)
 {
     struct shown s;
-    (void)snprintf(s.decimal, sizeof(s.decimal), "%.9g", (double)as_float(bits));
+    (void)snprintf(s.decimal, sizeof(s.decimal), "%.9g", (double)iso_as_f32(bits));
     (void)snprintf(s.bits, sizeof(s.bits), "0x%08" PRIx32, bits);
     return s;
 }

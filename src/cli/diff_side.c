@@ -8,7 +8,6 @@
 #include "base/mem.h"
 
 struct iso_diff_side {
-    enum iso_diff_kind kind;
     struct iso_diff_backend *backend; /* of a backend and of a producer */
     struct iso_diff_dump *dump;
     size_t n; /* positions of a dump */
@@ -33,10 +32,11 @@ enum iso_err iso_diff_side_open(struct iso_diff_side **out, unsigned index,
                                 const struct iso_diff_options *o)
 {
     struct iso_diff_side *s = iso_xalloc(1, sizeof(*s));
-    *s = (struct iso_diff_side){.kind = iso_diff_kind(o->spec[index]), .n = o->n};
+    const enum iso_diff_kind kind = iso_diff_kind(o->spec[index]);
     enum iso_err err = ISO_OK;
-    if (s->kind == ISO_DIFF_DUMP) err = iso_diff_dump_open(&s->dump, o->spec[index], shape, o->n);
-    else err = iso_diff_backend_open(&s->backend, index, s->kind == ISO_DIFF_PRODUCER, shape, o);
+    s->n = o->n;
+    if (kind == ISO_DIFF_DUMP) err = iso_diff_dump_open(&s->dump, o->spec[index], shape, o->n);
+    else err = iso_diff_backend_open(&s->backend, index, kind == ISO_DIFF_PRODUCER, shape, o);
     if (err != ISO_OK) {
         free(s);
         return err;

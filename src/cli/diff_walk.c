@@ -17,13 +17,6 @@ struct walk {
 
 /* --- tensors ----------------------------------------------------------------------------------- */
 
-static uint32_t bits_of(float x)
-{
-    uint32_t u;
-    memcpy(&u, &x, sizeof(u));
-    return u;
-}
-
 /* Bits are compared, not numbers: -0 is not +0, and a NaN equals itself. */
 static void compare_row(struct walk *w, size_t t, size_t position, const float *a, const float *b)
 {
@@ -31,7 +24,7 @@ static void compare_row(struct walk *w, size_t t, size_t position, const float *
     if (memcmp(a, b, width * sizeof(*a)) == 0) return;
     struct iso_diff_stat *s = &w->r->stat[t];
     for (size_t i = 0; i < width; i++) {
-        const uint32_t x = bits_of(a[i]), y = bits_of(b[i]);
+        const uint32_t x = iso_as_u32(a[i]), y = iso_as_u32(b[i]);
         if (x == y) continue;
         if (s->n_different++ > 0) continue;
         *s = (struct iso_diff_stat){1, (uint32_t)position, 0, (uint32_t)i, {x, y}};

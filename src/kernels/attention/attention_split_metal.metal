@@ -11,7 +11,7 @@
 #define SPLIT_QUERIES ISO_METAL_ATTENTION_SPLIT_QUERIES
 #define SPLIT_SIMDS (ISO_METAL_ATTENTION_SPLIT_THREADS / 32)
 #define SPLIT_DIMS (ISO_HEAD_MAX / ISO_METAL_ATTENTION_SPLIT_THREADS) /* dimensions of a thread in a merge */
-#define SPLIT_STATE 4 /* floats before o of a stored state: m, l, filled, 0 */
+#define SPLIT_STATE 4 /* floats before o of a stored state: m, l, two not used */
 
 static_assert(SPLIT_SIMDS == ISO_METAL_ATTENTION_WAVE, "a simdgroup per page in hand");
 
@@ -287,7 +287,6 @@ static inline void split_store(device float *to, thread const struct split_state
         if (t == 0) {
             s[0] = st.s[i].m;
             s[1] = st.s[i].l;
-            s[2] = st.s[i].empty ? 0.0f : 1.0f;
         }
     }
 }

@@ -99,11 +99,6 @@ static __device__ __forceinline__ void product_f16(int32_t *d, const uint32_t *a
 
 /* --- groups of asynchronous products ---------------------------------------------------------------- */
 
-static __device__ __forceinline__ void fence(void)
-{
-    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-}
-
 static __device__ __forceinline__ void commit(void)
 {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
@@ -157,11 +152,6 @@ static __device__ __forceinline__ uint64_t buffer_weights(const struct shared_pa
     return descriptor(s.stage + i * STAGE_BYTES + TILE_BYTES);
 }
 
-static __device__ __forceinline__ float as_float(int32_t bits)
-{
-    return __int_as_float(bits);
-}
-
 /* The sums d of 32 columns enter the chain p over their block. */
 template <plane_form FORM>
 static __device__ __forceinline__ void chain_block(float *p, const int32_t *d, const struct owned &at,
@@ -181,7 +171,7 @@ static __device__ __forceinline__ void chain_block(float *p, const int32_t *d, c
         if (block_min(FORM)) m = *(const float2 *)(min + at.c + 8 * n);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            p[4 * n + i] = fmaf(i % 2 ? w.y : w.x, as_float(d[4 * n + i]), p[4 * n + i]);
+            p[4 * n + i] = fmaf(i % 2 ? w.y : w.x, __int_as_float(d[4 * n + i]), p[4 * n + i]);
             if (block_min(FORM)) p[4 * n + i] = fmaf(i % 2 ? m.y : m.x, sum[i / 2], p[4 * n + i]);
         }
     }
@@ -210,8 +200,7 @@ static __device__ void consume(float *y, const struct gemm_args &g, const struct
             const bool more = super + 1 < g.w.n_super || part + 1 < PER_SUPER;
 #pragma unroll
             for (uint32_t k = 0; k < 2; k++) { /* 32 columns each */
-                pin(d);
-                fence();
+                begin_products(d);
                 product_f16(d, a[k], b + 4 * k, 0);
                 product_f16(d, a[k] + 4, b + 4 * k + 2, 1);
                 commit();
@@ -244,7 +233,7 @@ template <plane_form FORM> static int start(const struct gemm_args *g, cudaStrea
     struct maps m = {};
     if (make_map(&m.a[0], g->a.wide, g->n_act, g->a.stride, 2, BUFFER_COLS) != 0 ||
         make_map(&m.b[0], g->w.plane[0], g->w.n_rows, g->w.stride, 2, BUFFER_COLS) != 0 ||
-        make_map(&m.sums, g->a.sum32, g->n_act, g->a.stride / 32, 4, 8) != 0) {
+        (block_min(FORM) && make_map(&m.sums, g->a.sum32, g->n_act, g->a.stride / 32, 4, 8) != 0)) {
         return -1;
     }
     launch_tiles<FORM>(g, m, stream);
