@@ -170,7 +170,7 @@ $(BUILD)/src/cli/main.c.o: $(BUILD)/commit
 $(BUILD)/isobit: $(MAIN) $(ARCHIVE)
 	$(call say,LD,$@)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 .SECONDEXPANSION:
-helpers = $(patsubst %,$(BUILD)/%.o,$(filter-out $(dir $1)test_% $(dir $1)check_% $(dir $1)fuzz_% $(dir $1)bench_%,$(wildcard $(dir $1)*.c)) $(if $(filter tests/metal_kernels/,$(dir $1)),tests/kernels/check.c tests/kernels/inputs.c))
+helpers = $(patsubst %,$(BUILD)/%.o,$(filter-out $(dir $1)test_% $(dir $1)check_% $(dir $1)fuzz_% $(dir $1)bench_%,$(wildcard $(dir $1)*.c)) $(if $(filter tests/metal_kernels/,$(dir $1)),tests/kernels/check.c tests/kernels/inputs.c tests/kernels/weights.c))
 $(TEST_BIN): $(BUILD)/%: $(BUILD)/%.c.o $$(call helpers,%) $(ARCHIVE)
 	$(call say,LD,$@)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
 $(BENCH_BIN): $(BUILD)/%: $(BUILD)/%.c.o $$(call helpers,%) $(ARCHIVE)

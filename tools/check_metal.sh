@@ -43,11 +43,11 @@ for level in concurrent serial; do
     for seed in 1 2 3; do
         counted "operations $level, seed $seed" timeout -k 10 "$LIMIT" "$BUILD/tests/cuda/gpu_ops" metal:$level $seed 2
     done
+    golden_short $level --device metal
+    golden_mini $level --device metal
     for m in smollm2-135m gemma3-270m; do
         g=$GOLDEN/$m
-        t "$m short $level" digest_is $m $g/short.ids $g/short.expect all "${gpu[@]}"
         t "$m short, chunk 7 $level" digest_is $m $g/short.ids $g/short.expect all "${gpu[@]}" --chunk 7
-        t "$m boundaries $level" boundaries_are $m $g/short.ids $g/short.expect all $g/short.boundaries "${gpu[@]}"
         t "$m long $level" digest_is $m $g/long.ids $g/long.expect all "${gpu[@]}" --chunk 512
     done
     ids=$GOLDEN/smollm2-135m/long.ids
@@ -55,11 +55,8 @@ for level in concurrent serial; do
         "${gpu[@]}" --chunk 1
     for a in llama qwen2 qwen3 muse-glimmer; do
         want=$GOLDEN/mini/$a.expect
-        t "mini $a $level" digest_is mini-$a $ids $want 200 "${gpu[@]}"
         t "mini $a, batch 9, chunk 63 $level" digest_is mini-$a $ids $want 200 "${gpu[@]}" --batch 9 --chunk 63
     done
-    t "mini muse-glimmer boundaries $level" boundaries_are mini-muse-glimmer $ids $GOLDEN/mini/muse-glimmer.expect 100 \
-        $GOLDEN/mini/muse-glimmer.100.boundaries "${gpu[@]}"
 done
 t "a CPU's level is an error" exits 1 'of metal: auto, concurrent, serial' iso digest "$(model_file smollm2-135m)" \
     $GOLDEN/smollm2-135m/short.ids -n 1 --device metal --isa avx2

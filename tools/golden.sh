@@ -169,28 +169,28 @@ boundaries_are() {
     rc=$?; rm -rf "$dir"; return $rc
 }
 
-# golden_short LEVEL: the short prompts of the real models, with and without boundaries.
+# golden_short LEVEL [options]: the short prompts of the real models, with and without boundaries.
 golden_short() {
     local m
     for m in smollm2-135m gemma3-270m; do
         local g=$GOLDEN/$m
-        t "$m short $1" digest_is $m $g/short.ids $g/short.expect all --isa "$1"
-        t "$m boundaries $1" boundaries_are $m $g/short.ids $g/short.expect all $g/short.boundaries --isa "$1"
+        t "$m short $1" digest_is $m $g/short.ids $g/short.expect all --isa "$@"
+        t "$m boundaries $1" boundaries_are $m $g/short.ids $g/short.expect all $g/short.boundaries --isa "$@"
     done
 }
 
-# golden_mini LEVEL: 200 positions of each mini model; the boundaries of muse-glimmer are of its first 100.
+# golden_mini LEVEL [options]: 200 positions of each mini model; the boundaries of muse-glimmer are of its first 100.
 golden_mini() {
     local a ids=$GOLDEN/smollm2-135m/long.ids g=$GOLDEN/mini
     for a in llama qwen2 qwen3 muse-glimmer; do
-        t "mini $a $1" digest_is mini-$a $ids $g/$a.expect 200 --isa "$1"
+        t "mini $a $1" digest_is mini-$a $ids $g/$a.expect 200 --isa "$@"
     done
     t "mini muse-glimmer boundaries $1" boundaries_are mini-muse-glimmer $ids $g/muse-glimmer.expect 100 \
-        $g/muse-glimmer.100.boundaries --isa "$1"
+        $g/muse-glimmer.100.boundaries --isa "$@"
 }
 
 # unit_programs [PATTERN...]: test programs by name, "tests/base/test_mem"; all without a pattern. Those of
-# tests/metal_kernels need a Metal GPU or the emulator behind the device: tools/check_metal*.sh run them.
+# tests/metal_kernels need a Metal GPU or the emulator behind the device: tools/check_metal_emulated.sh runs them.
 unit_programs() {
     local f p
     for f in tests/*/test_*.c tests/*/check_*.c; do

@@ -8,9 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
+#include "base/clock.h"
 #include "base/mem.h"
 #include "handoff/plan.h"
 #include "handoff/request.h"
@@ -139,6 +141,19 @@ void rig_stop(struct rig *r)
     iso_engine_close(r->pe);
     iso_engine_close(r->ce);
     node_pair_deinit(&r->nodes);
+}
+
+int64_t rig_wait_idle(struct rig *r, int64_t limit_ns)
+{
+    struct iso_producer_stats st;
+    const int64_t until = iso_clock_ns() + limit_ns;
+    do {
+        iso_producer_stats(r->producer, &st);
+        if (st.active == 0 && !st.computing) return iso_clock_ns();
+        (void)usleep(500);
+    } while (iso_clock_ns() < until);
+    fail_msg("the producer still has %u transfers", st.active);
+    return 0;
 }
 
 enum iso_err rig_fetch(struct rig *r, iso_session *s, const int32_t *ids, size_t n)

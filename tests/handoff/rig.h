@@ -58,6 +58,9 @@ void rig_new_consumer(struct rig *r);
 void rig_new_producer(struct rig *r);
 void rig_stop_producer(struct rig *r);
 
+/* Until the producer has no transfer any more; fails after limit_ns. The time, by iso_clock_ns(). */
+int64_t rig_wait_idle(struct rig *r, int64_t limit_ns);
+
 /* fetch through the source; the error. */
 enum iso_err rig_fetch(struct rig *r, iso_session *s, const int32_t *ids, size_t n);
 

@@ -63,17 +63,9 @@ static int teardown(void **state)
     return 0;
 }
 
-/* Until the producer has no transfer any more; fails after SLACK_MS. */
 static void wait_idle(struct bed *b)
 {
-    struct iso_producer_stats st;
-    const int64_t until = iso_clock_ns() + SLACK_MS * ISO_NS_PER_MS;
-    do {
-        iso_producer_stats(b->r.producer, &st);
-        if (st.active == 0 && !st.computing) return;
-        (void)usleep(1000);
-    } while (iso_clock_ns() < until);
-    fail_msg("the producer still has %u transfers", st.active);
+    (void)rig_wait_idle(&b->r, SLACK_MS * ISO_NS_PER_MS);
 }
 
 /* A good hand-off into a session of its own, exact to the bit: nothing of an earlier failure stays.

@@ -23,6 +23,7 @@
 #include "rig.h"
 
 #define MS ISO_NS_PER_MS
+#define IDLE_NS (5 * ISO_NS_PER_S)
 #define WIDE_IDS 250
 #define PAGES 4  /* of WIDE_IDS - 1 positions */
 #define LAYERS 12
@@ -228,24 +229,11 @@ static void wide_stop(struct wide *w)
     (void)remove(w->trace);
 }
 
-static int64_t wait_idle(struct rig *r)
-{
-    struct iso_producer_stats st;
-    const int64_t until = iso_clock_ns() + 5 * ISO_NS_PER_S;
-    do {
-        iso_producer_stats(r->producer, &st);
-        if (st.active == 0 && !st.computing) return iso_clock_ns();
-        (void)usleep(500);
-    } while (iso_clock_ns() < until);
-    fail_msg("the producer still has %u transfers", st.active);
-    return 0;
-}
-
 /* Until the hand-off is over on the producer's side too, and its files are written. */
 static void settle(struct wide *w)
 {
     (void)iso_consumer_last_report(w->r.consumer); /* the ACK is out */
-    (void)wait_idle(&w->r);
+    (void)rig_wait_idle(&w->r, IDLE_NS);
     rig_stop_producer(&w->r);
 }
 
@@ -426,7 +414,7 @@ static int64_t cancel_takes(struct wide *w, bool by_progress)
     rig_must(iso_session_new(&s, w->r.ce, RIG_CTX));
     assert_int_equal(pthread_create(&t, NULL, cancel_thread, &c), 0);
     assert_int_equal(k->fetch(k->arg, s, w->ids, WIDE_IDS, &p), ISO_E_CANCELLED);
-    const int64_t idle_ns = wait_idle(&w->r);
+    const int64_t idle_ns = rig_wait_idle(&w->r, IDLE_NS);
     pthread_mutex_lock(&w->sim->lock);
     assert_true(w->sim->n_copies > 0); /* some had left */
     assert_int_equal(w->sim->n_copies, w->sim->copy_done); /* none reads pages that were given back */
@@ -480,7 +468,7 @@ static void test_lost_copy(void **state)
     assert_int_equal(p->reason, ISO_REASON_INTERNAL);
     assert_true(p->from_peer);
     rig_same(&before, s);
-    (void)wait_idle(&w.r);
+    (void)rig_wait_idle(&w.r, IDLE_NS);
     iso_session_free(s);
     wide_stop(&w);
 }

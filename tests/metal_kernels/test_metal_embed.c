@@ -18,8 +18,8 @@
 #include "kernels/embed/embed_metal.h"
 #include "kernels/logits/logits.h"
 #include "kernels/logits/logits_metal.h"
+#include "kernels/weights.h"
 #include "metal_kernels/gpu.h"
-#include "metal_kernels/weights.h"
 
 extern const struct iso_embed_kernels iso_embed_kernels_ref;
 extern const struct iso_logits_kernels iso_logits_kernels_ref;

@@ -15,13 +15,12 @@
 
 #include <cmocka.h>
 
-#include "arith/prim.h"
 #include "base/mem.h"
 #include "kernels/check.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/matmul/matmul_metal.h"
+#include "kernels/weights.h"
 #include "metal_kernels/gpu.h"
-#include "metal_kernels/weights.h"
 
 extern const struct iso_matmul_kernels iso_matmul_kernels_ref;
 
@@ -192,40 +191,6 @@ static void large(void **state)
 #define N_ROWS 5 /* of a golden weight */
 #define N_ACT 3  /* of a golden activation */
 
-static void *golden_file(enum iso_type type, const char *suffix, size_t *len)
-{
-    char path[160], lower[16];
-    (void)snprintf(lower, sizeof(lower), "%s", iso_type_info(type)->name);
-    for (char *c = lower; *c; c++) {
-        if (*c >= 'A' && *c <= 'Z') *c = (char)(*c - 'A' + 'a');
-    }
-    (void)snprintf(path, sizeof(path), "tests/golden/vectors/%s.%s", lower, suffix);
-    return check_read_file(path, len);
-}
-
-/* One row of codes as section 3 makes them. */
-static void quantise_row(const struct iso_codes *c, size_t t, const float *x)
-{
-    int16_t *code = c->code + t * c->stride;
-    for (size_t k = 0; k < c->stride; k++) code[k] = 0;
-    for (size_t k = 0; k < c->stride / ISO_CODE_SUM; k++) c->sum32[t * c->stride / ISO_CODE_SUM + k] = 0;
-    for (size_t k = 0; k < c->n; k += ISO_CODE_BLOCK) {
-        const size_t n = ISO_MIN(c->n - k, (size_t)ISO_CODE_BLOCK);
-        float *scale = &c->scale[(t * c->stride + k) / ISO_CODE_BLOCK];
-        uint32_t max = 0;
-        for (size_t i = k; i < k + n; i++) max = ISO_MAX(max, iso_abs_bits(x[i]));
-        *scale = 0.0f;
-        if (max < ISO_BITS_2M28) continue;
-        const float inv = iso_rcp(ISO_AS_F32(max)) * 2047.0f;
-        *scale = ISO_AS_F32(max) * (1.0f / 2047.0f);
-        for (size_t i = k; i < k + n; i++) {
-            const int32_t q = (int32_t)iso_round(x[i] * inv);
-            code[i] = (int16_t)ISO_MIN(ISO_MAX(q, -ISO_CODE_MAX), ISO_CODE_MAX);
-            c->sum32[(t * c->stride + i) / ISO_CODE_SUM] += code[i];
-        }
-    }
-}
-
 static void golden_case(enum iso_type type, const char *prefix)
 {
     const uint32_t values = iso_type_info(type)->block_values;
@@ -234,15 +199,15 @@ static void golden_case(enum iso_type type, const char *prefix)
     size_t len;
     struct problem p = new_problem(type, N_ROWS, n_cols, N_ACT);
     (void)snprintf(suffix, sizeof(suffix), "%sw.bin", prefix);
-    void *w = golden_file(type, suffix, &len);
+    void *w = weights_golden_file(type, suffix, &len);
     assert_int_equal(len, N_ROWS * p.w.row_bytes);
     memcpy(p.data, w, len);
     (void)snprintf(suffix, sizeof(suffix), "%sx.f32", prefix);
-    float *x = golden_file(type, suffix, &len);
+    float *x = weights_golden_file(type, suffix, &len);
     assert_int_equal(len, N_ACT * n_cols * sizeof(float));
-    for (size_t t = 0; t < N_ACT; t++) quantise_row(&p.a, t, x + t * n_cols);
+    for (size_t t = 0; t < N_ACT; t++) weights_quantise_row(&p.a, t, x + t * n_cols);
     (void)snprintf(suffix, sizeof(suffix), "%sy.f32", prefix);
-    float *want = golden_file(type, suffix, &len);
+    float *want = weights_golden_file(type, suffix, &len);
     assert_int_equal(len, N_ACT * N_ROWS * sizeof(float));
     for (int k = 0; k < N_KINDS; k++) expect((enum kind)k, &p, want);
     check_free(want);

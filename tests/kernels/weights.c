@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
- * weights.c - random weights of every type and random codes for tests of the Metal products. */
-#include "metal_kernels/weights.h"
+ * weights.c - random weights of every type, random codes and golden vectors, for tests of the products. */
+#include "kernels/weights.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "arith/prim.h"
@@ -121,4 +122,39 @@ size_t weights_cols(enum iso_type type, size_t n)
 {
     const size_t values = ISO_MAX(iso_type_info(type)->block_values, 32u);
     return (n + values - 1) / values * values;
+}
+
+void weights_quantise_row(const struct iso_codes *c, size_t t, const float *x)
+{
+    int16_t *code = c->code + t * c->stride;
+    float *scale = c->scale + t * (c->stride / ISO_CODE_BLOCK);
+    int32_t *sum32 = c->sum32 + t * (c->stride / ISO_CODE_SUM);
+    memset(code, 0, c->stride * sizeof(*code));
+    memset(sum32, 0, c->stride / ISO_CODE_SUM * sizeof(*sum32));
+    for (size_t k = 0; k < c->n; k += ISO_CODE_BLOCK) {
+        const size_t n = ISO_MIN(c->n - k, (size_t)ISO_CODE_BLOCK);
+        uint32_t max = 0;
+        for (size_t i = 0; i < n; i++) max = ISO_MAX(max, iso_abs_bits(x[k + i]));
+        scale[k / ISO_CODE_BLOCK] = 0.0f;
+        if (max < ISO_BITS_2M28) continue;
+        const float m = ISO_AS_F32(max);
+        const float inv = iso_rcp(m) * 2047.0f;
+        scale[k / ISO_CODE_BLOCK] = m * (1.0f / 2047.0f);
+        for (size_t i = 0; i < n; i++) {
+            const int32_t q = (int32_t)iso_round(x[k + i] * inv);
+            code[k + i] = (int16_t)ISO_MIN(ISO_MAX(q, -ISO_CODE_MAX), ISO_CODE_MAX);
+            sum32[(k + i) / ISO_CODE_SUM] += code[k + i];
+        }
+    }
+}
+
+void *weights_golden_file(enum iso_type type, const char *suffix, size_t *len)
+{
+    char path[160], lower[16];
+    (void)snprintf(lower, sizeof(lower), "%s", iso_type_info(type)->name);
+    for (char *p = lower; *p; p++) {
+        if (*p >= 'A' && *p <= 'Z') *p = (char)(*p - 'A' + 'a');
+    }
+    (void)snprintf(path, sizeof(path), "tests/golden/vectors/%s.%s", lower, suffix);
+    return check_read_file(path, len);
 }
