@@ -141,13 +141,16 @@ static __device__ __forceinline__ void step_super(tile_sums hh, tile_sums cross,
     }
 }
 
-/* M of section 5 for two neighbouring columns: eight minima in 16-bit fields times eight sums. */
+/* M of section 5 for two neighbouring columns: eight minima, in f16 less 32, times eight sums. */
 static __device__ __forceinline__ void sum_mins(int32_t mins[2], const uint4 mi[2], const int32_t *sum)
 {
 #pragma unroll
     for (int j = 0; j < 8; j++) {
-        mins[0] += (int32_t)(word_of(mi[0], j / 2) >> (j % 2 * 16) & 255u) * sum[j];
-        mins[1] += (int32_t)(word_of(mi[1], j / 2) >> (j % 2 * 16) & 255u) * sum[j];
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+            const uint32_t two = sub_f16x2(word_of(mi[k], j / 2), F16X2_1056 ^ 0x80008000u); /* 1024 + min */
+            mins[k] += (int32_t)(two >> (j % 2 * 16) & 255u) * sum[j];
+        }
     }
 }
 

@@ -229,6 +229,12 @@ static __device__ __forceinline__ void store_planes(const struct weight_planes &
     __syncwarp();
 }
 
+/* Two of four mins as f16, less 32. */
+static __device__ __forceinline__ uint32_t two_mins(uint32_t mins, int i)
+{
+    return sub_f16x2(__byte_perm(mins, F16X2_1024, i ? 0x7372 : 0x7170), F16X2_1056);
+}
+
 /* One cell: row of the slice, superblock. */
 template <int T, bool F16>
 static __device__ __forceinline__ void unpack_lane(const struct weight_planes &w, const cell<T> &c, uint32_t row,
@@ -237,7 +243,7 @@ static __device__ __forceinline__ void unpack_lane(const struct weight_planes &w
     constexpr plane_form FORM = form_of(T); /* both forms have the same side */
     const size_t at = (size_t)(row - threadIdx.x % WARP) * w.stride + super * CELL_COLS;
     float *side = (float *)(w.side + ((size_t)super * (w.n_rows / SIDE_ROWS) + row / SIDE_ROWS) * side_bytes(FORM)) +
-                  row % SIDE_ROWS;
+                  (F16 ? half_place(row % SIDE_ROWS) : row % SIDE_ROWS);
     int32_t shift = 0;
     bool fits = true;
     if constexpr (T == ISO_TYPE_NVFP4) shift = nvfp4_shift(c);
@@ -263,8 +269,7 @@ static __device__ __forceinline__ void unpack_lane(const struct weight_planes &w
         side[SIDE_ROWS] = -c.dmin();
         const uint32_t m0 = c.mins(0), m1 = c.mins(1);
         *(uint4 *)((uint8_t *)(side - row % SIDE_ROWS) + 1024 + row % SIDE_ROWS * 16) =
-            make_uint4(__byte_perm(m0, 0, 0x1100), __byte_perm(m0, 0, 0x3322), __byte_perm(m1, 0, 0x1100),
-                       __byte_perm(m1, 0, 0x3322));
+            make_uint4(two_mins(m0, 0), two_mins(m0, 1), two_mins(m1, 0), two_mins(m1, 1));
     } else if constexpr (T == ISO_TYPE_NVFP4) {
         side[0] = ISO_AS_F32((uint32_t)(127 + shift - 10) << 23);
         if (!fits) w.flags[row] = 1;

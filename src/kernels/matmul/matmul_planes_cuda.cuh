@@ -5,13 +5,13 @@
  *   planes  s8 [n_planes][n_rows][stride]   stride: columns rounded up to 256
  *   side    [n_super][n_rows / 128][side bytes], what the f32 chain needs:
  *     SUPER      d f32 [128]                                     512 bytes
- *     SUPER_MIN  d f32 [128], -dmin f32 [128], mins u8 [128][16] 3,072   each min twice, per 16 columns
+ *     SUPER_MIN  d f32 [128], -dmin f32 [128], min - 32 as f16 [128][8]  3,072
  *     BLOCK      d f32 [8][128]                                  4,096
  *     BLOCK_MIN  d f32 [8][128], m f32 [8][128]                  8,192
  *     FLOAT      d f32 [8][128]                                  4,096
  * SUPER: w = code * sub-scale = 64*hi + lo, and mid = hi + lo (Karatsuba). BLOCK: one plane of codes.
  * HALF_BLOCK, HALF_BLOCK_MIN: one plane f16 [n_rows][stride] of codes, which f16 holds exactly; sides as
- * without HALF.
+ * without HALF, each 128 floats in the order of half_place().
  * FLOAT: code = 256*hi + lo, lo unsigned. NVFP4 becomes SUPER with w relative to the block's smallest
  * scale exponent; rows where that does not fit 13 bits are flagged and computed again.
  */
@@ -58,6 +58,13 @@ static inline __host__ __device__ constexpr uint32_t plane_count(plane_form form
     return form == SUPER || form == SUPER_MIN ? 3 : form == FLOAT ? 2 : 1;
 }
 
+/* Where the side of a HALF form has row r of its 128: a thread of wgmma needs rows 8n + 2t and 8n + 2t + 1, so
+ * that those of two n are side by side. */
+static inline __host__ __device__ constexpr uint32_t half_place(uint32_t r)
+{
+    return r / 16 * 16 + r % 8 / 2 * 4 + r / 8 % 2 * 2 + r % 2;
+}
+
 /* Bytes that one weight takes in all planes. */
 static inline __host__ __device__ constexpr uint32_t plane_bytes(plane_form form)
 {
@@ -93,6 +100,7 @@ int iso_cuda_gemm_wgmma_f16(const struct gemm_args *g, cudaStream_t stream);
 
 /* Two f16 in a word. 1024 + b of each is F16X2_1024 | b, for b below 1024; differences of such are exact. */
 #define F16X2_1024 0x64006400u
+#define F16X2_1056 0x64206420u
 static __device__ __forceinline__ uint32_t sub_f16x2(uint32_t a, uint32_t b)
 {
     uint32_t r;

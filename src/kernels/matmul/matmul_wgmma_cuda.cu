@@ -8,16 +8,53 @@
  * and all sums live in one set of accumulators modulo 2^32, where 63 has an inverse:
  *     A = -63 * (ll + c*(mm + 63*hh)),   c = -64/63 mod 2^32.
  * Integer sums wrap by definition of the instruction without .satfinite, and |A| < 2^31.
- * The mins of Q4_K and Q5_K take two short passes more: high and low bytes of the sums of 16 codes
- * against each min twice; as integer multiply-adds they cost a third of the whole product (H200).
- * The second consumer group starts two passes behind the first: in step, both would wait for the tensor
- * cores together and then leave them idle together. (Tried and slower: clusters of two blocks that share
- * the activation tile by multicast, 193 instead of 291 TOPS.)
+ * The mins of Q4_K and Q5_K take one short pass more, in f16: the high and the low parts of the sums S of 32 codes
+ * against min - 32, so that |sum of (min - 32) * S| <= 8 * 32 * 65504 < 2^24 is exact in f32 in any order; the
+ * rest, 32 times the sum of all codes, is added behind it and rounds once, to f32(M) of section 5. As integer
+ * multiply-adds the mins cost a third of the whole product, as two byte passes a sixth (H200).
+ * The two consumer groups issue a pass in turn, so that one has the tensor cores while the other multiplies: left to
+ * themselves they end up in step, wait for the tensor cores together and leave them idle together (H200, 28672 x 4096,
+ * 2,048 rows of Q4_K: 1,440 us with turns, 1,510 without).
+ * Tried and slower: clusters of two or four blocks that share tiles by multicast (2,580 to 2,820 us, and 2,130 without
+ * any product, where loads alone take 1,360); two f16 passes, activations split in registers (Q4_K prefill -14 %).
  * Source: PTX ISA 8.8, sections on wgmma, mbarrier and cp.async.bulk.
  */
 #include "kernels/matmul/matmul_wgmma_cuda.cuh"
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+/* d [64 x 128] (+)= A [64][32] * B [128][32] on bytes, A unsigned when U; old sums are dropped when keep
+ * is 0. */
+#define PRODUCT(types)                                                                             \
+    asm volatile(                                                                                  \
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"                                               \
+        "wgmma.mma_async.sync.aligned.m64n128k32.s32." types " "                                   \
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                  \
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "         \
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "         \
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, %64, %65, p;\n}" \
+        : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3]), "+r"(d[4]), "+r"(d[5]), "+r"(d[6]), "+r"(d[7]), \
+          "+r"(d[8]), "+r"(d[9]), "+r"(d[10]), "+r"(d[11]), "+r"(d[12]), "+r"(d[13]), "+r"(d[14]), "+r"(d[15]), \
+          "+r"(d[16]), "+r"(d[17]), "+r"(d[18]), "+r"(d[19]), "+r"(d[20]), "+r"(d[21]), "+r"(d[22]), "+r"(d[23]), \
+          "+r"(d[24]), "+r"(d[25]), "+r"(d[26]), "+r"(d[27]), "+r"(d[28]), "+r"(d[29]), "+r"(d[30]), "+r"(d[31]), \
+          "+r"(d[32]), "+r"(d[33]), "+r"(d[34]), "+r"(d[35]), "+r"(d[36]), "+r"(d[37]), "+r"(d[38]), "+r"(d[39]), \
+          "+r"(d[40]), "+r"(d[41]), "+r"(d[42]), "+r"(d[43]), "+r"(d[44]), "+r"(d[45]), "+r"(d[46]), "+r"(d[47]), \
+          "+r"(d[48]), "+r"(d[49]), "+r"(d[50]), "+r"(d[51]), "+r"(d[52]), "+r"(d[53]), "+r"(d[54]), "+r"(d[55]), \
+          "+r"(d[56]), "+r"(d[57]), "+r"(d[58]), "+r"(d[59]), "+r"(d[60]), "+r"(d[61]), "+r"(d[62]), "+r"(d[63]) \
+        : "l"(a), "l"(b), "r"(keep))
+
+template <bool U = false>
+static __device__ __forceinline__ void product(int32_t *d, uint64_t a, uint64_t b, int keep)
+{
+    if (U) PRODUCT("u8.s8");
+    else PRODUCT("s8.s8");
+}
+
+/* Descriptor of a tile f16 of rows of 16 bytes, eight rows side by side; columns 8.. begin next bytes behind. */
+static __device__ __forceinline__ uint64_t narrow_descriptor(const void *p, uint32_t next)
+{
+    return (uint64_t)((smem_at(p) & 0x3FFFF) >> 4) | (uint64_t)(next >> 4) << 16 | (uint64_t)8 << 32;
+}
 
 /* Issues 128 columns of one plane. */
 static __device__ __forceinline__ void issue128(int32_t *d, const unsigned char *a, const unsigned char *b, int keep)
@@ -53,10 +90,19 @@ static __device__ void produce(const struct gemm_args &g, const struct maps &m, 
 
 /* --- consumers ------------------------------------------------------------------------------------------ */
 
+/* d = the sums of (min - 32) * S over a superblock, as f32. */
+static __device__ __forceinline__ void sum_mins(int32_t *d, const unsigned char *extra)
+{
+    const unsigned char *rows = extra + side_bytes(SUPER_MIN) + (threadIdx.x / GROUP - 1) * 64 * 16;
+    begin_products(d);
+    product_f16(d, narrow_descriptor(rows, SUM_TILE), narrow_descriptor(extra + MINS_AT, 0), 0); /* the same mins twice */
+    end_products(d);
+}
+
 /* The sums of a superblock enter the chain y. */
 template <plane_form FORM>
-static __device__ __forceinline__ void chain_super(float *y, int32_t *d, float2 s, const struct owned &at,
-                                                   const unsigned char *extra, const unsigned char *zeros)
+static __device__ __forceinline__ void chain_super(float *y, int32_t *d, float2 s, float2 total, const struct owned &at,
+                                                   const unsigned char *extra)
 {
     const float *scale = (const float *)extra, *dmin = scale + SIDE_ROWS;
     float p[64];
@@ -66,14 +112,17 @@ static __device__ __forceinline__ void chain_super(float *y, int32_t *d, float2 
 #pragma unroll
         for (int i = 4 * n; i < 4 * n + 4; i++) p[i] = (i % 2 ? w.y : w.x) * (float)d[i];
     }
-    if (super_min(FORM)) sum_mins(d, extra, zeros);
+    if (FORM == SUPER_MIN) sum_mins(d, extra);
 #pragma unroll
     for (int n = 0; n < 16; n++) {
         float2 w = make_float2(0.0f, 0.0f);
-        if (super_min(FORM)) w = *(const float2 *)(dmin + at.c + 8 * n);
+        if (FORM == SUPER_MIN) w = *(const float2 *)(dmin + at.c + 8 * n);
 #pragma unroll
         for (int i = 4 * n; i < 4 * n + 4; i++) {
-            if (super_min(FORM)) p[i] = fmaf(i % 2 ? w.y : w.x, (float)d[i], p[i]);
+            if (FORM == SUPER_MIN) {
+                const float m = __int_as_float(d[i]) + (i / 2 % 2 ? total.y : total.x);
+                p[i] = fmaf(i % 2 ? w.y : w.x, m, p[i]);
+            }
             y[i] = fmaf(i / 2 % 2 ? s.y : s.x, p[i], y[i]);
         }
     }
@@ -92,6 +141,17 @@ static __device__ __forceinline__ void multiply(int32_t *d, uint32_t by)
     for (int i = 0; i < 64; i++) d[i] = (int32_t)((uint32_t)d[i] * by);
 }
 
+/* The groups issue their products in turn: those of one wait behind those of the other, instead of among them. */
+static __device__ __forceinline__ void take_turn(void)
+{
+    asm volatile("bar.sync %0, %1;" ::"r"(threadIdx.x / GROUP), "n"(2 * GROUP) : "memory");
+}
+
+static __device__ __forceinline__ void give_turn(void)
+{
+    asm volatile("bar.arrive %0, %1;" ::"r"(3 - threadIdx.x / GROUP), "n"(2 * GROUP) : "memory");
+}
+
 template <plane_form FORM>
 static __device__ void consume(float *y, const struct gemm_args &g, const struct shared_parts &s)
 {
@@ -100,27 +160,31 @@ static __device__ void consume(float *y, const struct gemm_args &g, const struct
     const uint32_t rows = (threadIdx.x / GROUP - 1) * 64 * ATOM; /* the group's part of A */
     int32_t d[64];
     static_assert(STAGES == PER_SUPER, "buffer of a part is its number");
-    wait_for_first();
+    if (threadIdx.x / GROUP == 2) give_turn();
     for (uint32_t super = 0; super < g.w.n_super; super++) {
-        const float2 scales = row_scales(g, at, super);
+        const bool last = threadIdx.x / GROUP == 2 && super + 1 == g.w.n_super; /* nobody takes the turn behind it */
+        const float2 scales = row_values(g.a.scale, g, at, super);
+        float2 totals = make_float2(0.0f, 0.0f);
+        if (FORM == SUPER_MIN) totals = row_values(g.a.total, g, at, super);
 #pragma unroll
         for (int part = 0; part < 3; part++) { /* six buffers: the same ones in every superblock */
             const unsigned char *a = s.stage + 2 * part * STAGE_BYTES;
             barrier_wait(s.full + 2 * part, super & 1);
+            take_turn();
             pin(d);
             issue128(d, a + rows, a + TILE_BYTES, part > 0);
             barrier_wait(s.full + 2 * part + 1, super & 1);
             issue128(d, a + STAGE_BYTES + rows, a + STAGE_BYTES + TILE_BYTES, 1);
+            if (part < 2 || !last) give_turn();
             asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
             release_buffer(s.empty + 2 * part);
             asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
             pin(d);
             release_buffer(s.empty + 2 * part + 1);
-            if (super == 0 && part == 1) let_second_start();
             multiply(d, part == 0 ? 63u : part == 1 ? MIDDLE : 0u - 63u);
         }
         barrier_wait(s.extra_full + (super & 1), super >> 1 & 1);
-        chain_super<FORM>(y, d, scales, at, s.extra + (super & 1) * extra_bytes(FORM), s.zeros);
+        chain_super<FORM>(y, d, scales, totals, at, s.extra + (super & 1) * extra_bytes(FORM));
         release_warp(s.extra_empty + (super & 1));
     }
 }

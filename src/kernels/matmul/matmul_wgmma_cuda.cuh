@@ -17,27 +17,24 @@
 #define TILE_BYTES (TILE * ATOM) /* one operand's part of a buffer */
 #define GROUP 128       /* threads of a warpgroup */
 #define THREADS (3 * GROUP)
-#define MINS_AT 1024    /* of the side with mins: they as a tile [128][16] */
-#define SUM_TILE (TILE * 16) /* one byte of the sums of 16 codes of 256 columns, or the mins */
+#define MINS_AT 1024    /* of the side with mins: they as a tile f16 [128][8] */
+#define SUM_TILE (TILE * 16) /* one part of the sums of 256 columns, f16 [128][8]; or those of 32 codes, s32 [128][4] */
 
 /* Buffers: 128 bytes of each row of A and of B. Many small ones: with three twice as large a refilled buffer
  * came back too late, 1,670 cycles per pass of 1,024 (H200). */
 #define STAGES 6
 #define STAGE_BYTES (2 * TILE_BYTES)
 
-static __host__ __device__ constexpr bool super_min(plane_form f) { return f == SUPER_MIN; }
 static __host__ __device__ constexpr bool block_min(plane_form f) { return f == HALF_BLOCK_MIN; }
 
-/* Per 256 columns: side, and of the activations sums of 16 (super_min: high, low) or of 32 (block_min). */
+/* Per 256 columns: side, and of the activations sums of 32 (super_min: high, low parts). */
 static __host__ __device__ constexpr int extra_bytes(plane_form f)
 {
-    return (int)side_bytes(f) + (super_min(f) || block_min(f) ? 2 * SUM_TILE : 0);
+    return (int)side_bytes(f) + (f == SUPER_MIN || block_min(f) ? 2 * SUM_TILE : 0);
 }
-/* Behind them zeros, the second sixteen columns of tiles that have only sixteen. */
-static __host__ __device__ constexpr int zero_bytes(plane_form f) { return super_min(f) ? SUM_TILE : 0; }
 static __host__ __device__ constexpr int smem_bytes(plane_form f)
 {
-    return STAGES * STAGE_BYTES + 2 * extra_bytes(f) + zero_bytes(f) + 256 + 1024;
+    return STAGES * STAGE_BYTES + 2 * extra_bytes(f) + 256 + 1024;
 }
 
 struct maps {
@@ -100,38 +97,27 @@ static __device__ __forceinline__ uint64_t descriptor(const void *p)
     return (uint64_t)((smem_at(p) & 0x3FFFF) >> 4) | (uint64_t)1 << 16 | (uint64_t)64 << 32 | (uint64_t)1 << 62;
 }
 
-/* Descriptor of a tile of rows of 16 bytes, eight rows side by side; columns 16.. are those at zeros. */
-static __device__ __forceinline__ uint64_t narrow_descriptor(const void *p, const void *zeros)
+/* d [64 x 128] (+)= A [64][16] * B [128][16] of f16; old sums are dropped when keep is 0. The sums are f32, kept
+ * as bits like those of byte products. */
+static __device__ __forceinline__ void product_f16(int32_t *d, uint64_t a, uint64_t b, int keep)
 {
-    const uint32_t at = smem_at(p), gap = smem_at(zeros) - at;
-    return (uint64_t)((at & 0x3FFFF) >> 4) | (uint64_t)(gap >> 4) << 16 | (uint64_t)8 << 32;
-}
-
-/* d [64 x 128] (+)= A [64][32] * B [128][32] on bytes, A unsigned when U; old sums are dropped when keep
- * is 0. */
-#define PRODUCT(types)                                                                             \
-    asm volatile(                                                                                  \
-        "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"                                               \
-        "wgmma.mma_async.sync.aligned.m64n128k32.s32." types " "                                   \
-        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                  \
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "         \
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "         \
-        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, %64, %65, p;\n}" \
-        : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3]), "+r"(d[4]), "+r"(d[5]), "+r"(d[6]), "+r"(d[7]), \
-          "+r"(d[8]), "+r"(d[9]), "+r"(d[10]), "+r"(d[11]), "+r"(d[12]), "+r"(d[13]), "+r"(d[14]), "+r"(d[15]), \
-          "+r"(d[16]), "+r"(d[17]), "+r"(d[18]), "+r"(d[19]), "+r"(d[20]), "+r"(d[21]), "+r"(d[22]), "+r"(d[23]), \
-          "+r"(d[24]), "+r"(d[25]), "+r"(d[26]), "+r"(d[27]), "+r"(d[28]), "+r"(d[29]), "+r"(d[30]), "+r"(d[31]), \
-          "+r"(d[32]), "+r"(d[33]), "+r"(d[34]), "+r"(d[35]), "+r"(d[36]), "+r"(d[37]), "+r"(d[38]), "+r"(d[39]), \
-          "+r"(d[40]), "+r"(d[41]), "+r"(d[42]), "+r"(d[43]), "+r"(d[44]), "+r"(d[45]), "+r"(d[46]), "+r"(d[47]), \
-          "+r"(d[48]), "+r"(d[49]), "+r"(d[50]), "+r"(d[51]), "+r"(d[52]), "+r"(d[53]), "+r"(d[54]), "+r"(d[55]), \
-          "+r"(d[56]), "+r"(d[57]), "+r"(d[58]), "+r"(d[59]), "+r"(d[60]), "+r"(d[61]), "+r"(d[62]), "+r"(d[63]) \
-        : "l"(a), "l"(b), "r"(keep))
-
-template <bool U = false>
-static __device__ __forceinline__ void product(int32_t *d, uint64_t a, uint64_t b, int keep)
-{
-    if (U) PRODUCT("u8.s8");
-    else PRODUCT("s8.s8");
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 "
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+        "%64, %65, p, 1, 1, 0, 0;\n}"
+        : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3]), "+r"(d[4]), "+r"(d[5]), "+r"(d[6]), "+r"(d[7]),
+          "+r"(d[8]), "+r"(d[9]), "+r"(d[10]), "+r"(d[11]), "+r"(d[12]), "+r"(d[13]), "+r"(d[14]), "+r"(d[15]),
+          "+r"(d[16]), "+r"(d[17]), "+r"(d[18]), "+r"(d[19]), "+r"(d[20]), "+r"(d[21]), "+r"(d[22]), "+r"(d[23]),
+          "+r"(d[24]), "+r"(d[25]), "+r"(d[26]), "+r"(d[27]), "+r"(d[28]), "+r"(d[29]), "+r"(d[30]), "+r"(d[31]),
+          "+r"(d[32]), "+r"(d[33]), "+r"(d[34]), "+r"(d[35]), "+r"(d[36]), "+r"(d[37]), "+r"(d[38]), "+r"(d[39]),
+          "+r"(d[40]), "+r"(d[41]), "+r"(d[42]), "+r"(d[43]), "+r"(d[44]), "+r"(d[45]), "+r"(d[46]), "+r"(d[47]),
+          "+r"(d[48]), "+r"(d[49]), "+r"(d[50]), "+r"(d[51]), "+r"(d[52]), "+r"(d[53]), "+r"(d[54]), "+r"(d[55]),
+          "+r"(d[56]), "+r"(d[57]), "+r"(d[58]), "+r"(d[59]), "+r"(d[60]), "+r"(d[61]), "+r"(d[62]), "+r"(d[63])
+        : "l"(a), "l"(b), "r"(keep));
 }
 
 /* The compiler must not move accumulators across the asynchronous products. */
@@ -156,7 +142,7 @@ static __device__ __forceinline__ void end_products(int32_t *d)
 /* --- shared memory ---------------------------------------------------------------------------------- */
 
 struct shared_parts {
-    unsigned char *stage, *extra, *zeros; /* [STAGES], [2] */
+    unsigned char *stage, *extra; /* [STAGES], [2] */
     uint64_t *full, *empty, *extra_full, *extra_empty;
 };
 
@@ -165,8 +151,7 @@ template <plane_form FORM> static __device__ __forceinline__ struct shared_parts
     struct shared_parts s;
     s.stage = raw + (1024 - (smem_at(raw) & 1023)) % 1024;
     s.extra = s.stage + STAGES * STAGE_BYTES;
-    s.zeros = s.extra + 2 * extra_bytes(FORM);
-    s.full = (uint64_t *)(s.zeros + zero_bytes(FORM));
+    s.full = (uint64_t *)(s.extra + 2 * extra_bytes(FORM));
     s.empty = s.full + STAGES;
     s.extra_full = s.empty + STAGES;
     s.extra_empty = s.extra_full + 2;
@@ -186,10 +171,6 @@ template <plane_form FORM> static __device__ __forceinline__ void init_barriers(
         }
         asm volatile("fence.mbarrier_init.release.cluster;");
     }
-    if ((int)threadIdx.x < zero_bytes(FORM) / 16) {
-        ((uint4 *)s.zeros)[threadIdx.x] = make_uint4(0, 0, 0, 0);
-        asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); /* the products read it */
-    }
     __syncthreads();
 }
 
@@ -205,8 +186,8 @@ static __device__ __forceinline__ void bring_extra(const struct gemm_args &g, co
     bulk_copy(to, side, s.extra_full + i, (int)side_bytes(FORM));
     if (block_min(FORM)) {
         tma_tile(to + side_bytes(FORM), &m.sums, s.extra_full + i, (int)super * 8, (int)blockIdx.x * TILE);
-    } else if (super_min(FORM)) {
-        const size_t at = ((size_t)super * g.a.sum_rows + blockIdx.x * TILE) * 16;
+    } else if (FORM == SUPER_MIN) {
+        const size_t at = ((size_t)super * g.a.sum_rows + blockIdx.x * TILE) * 8;
         bulk_copy(to + side_bytes(FORM), g.a.sum_hi + at, s.extra_full + i, SUM_TILE);
         bulk_copy(to + side_bytes(FORM) + SUM_TILE, g.a.sum_lo + at, s.extra_full + i, SUM_TILE);
     }
@@ -231,48 +212,44 @@ static __device__ __forceinline__ void release_buffer(uint64_t *barrier)
     if (threadIdx.x % GROUP == 0) barrier_arrive(barrier);
 }
 
-/* The second group waits here until the first one has come to let_second_start(). */
-static __device__ __forceinline__ void wait_for_first(void)
-{
-    if (threadIdx.x / GROUP == 2) asm volatile("bar.sync 1, %0;" ::"n"(2 * GROUP) : "memory");
-}
-
-static __device__ __forceinline__ void let_second_start(void)
-{
-    if (threadIdx.x / GROUP == 1) asm volatile("bar.arrive 1, %0;" ::"n"(2 * GROUP) : "memory");
-}
-
 static __device__ __forceinline__ void release_warp(uint64_t *barrier)
 {
     __syncwarp();
     if (threadIdx.x % WARP == 0) barrier_arrive(barrier);
 }
 
-/* scale of the thread's two rows for a superblock */
-static __device__ __forceinline__ float2 row_scales(const struct gemm_args &g, const struct owned &at, uint32_t super)
+/* A superblock's value, [n_act][n_super], of the thread's two rows. */
+static __device__ __forceinline__ float2 row_values(const float *v, const struct gemm_args &g, const struct owned &at,
+                                                    uint32_t super)
 {
     const uint32_t r = blockIdx.x * TILE + at.r;
     const uint32_t r0 = min(r, g.n_act - 1), r1 = min(r + 8, g.n_act - 1);
-    return make_float2(g.a.scale[(size_t)r0 * g.w.n_super + super], g.a.scale[(size_t)r1 * g.w.n_super + super]);
+    return make_float2(v[(size_t)r0 * g.w.n_super + super], v[(size_t)r1 * g.w.n_super + super]);
 }
 
-/* d = M of the superblock: sum of min * (256 * high + low) over sums of 16. */
-static __device__ __forceinline__ void sum_mins(int32_t *d, const unsigned char *extra, const unsigned char *zeros)
+/* A block that lies inside y: pairs of columns are stored together, without a question for each. */
+static __device__ __forceinline__ void store_whole(const struct gemm_args &g, const float *y)
 {
-    const unsigned char *rows = extra + side_bytes(SUPER_MIN) + (threadIdx.x / GROUP - 1) * 64 * 16;
-    const uint64_t mins = narrow_descriptor(extra + MINS_AT, zeros);
-    begin_products(d);
-    product(d, narrow_descriptor(rows, zeros), mins, 0);
-    end_products(d);
+    const struct owned at = owned_by_thread();
+    const size_t row = blockIdx.x * TILE + at.r, col = blockIdx.y * TILE + at.c;
+    float *to = g.y + row * g.y_stride + col;
 #pragma unroll
-    for (int i = 0; i < 64; i++) d[i] = (int32_t)((uint32_t)d[i] << 8);
-    begin_products(d);
-    product<true>(d, narrow_descriptor(rows + SUM_TILE, zeros), mins, 1);
-    end_products(d);
+    for (int n = 0; n < 16; n++) {
+        float v[4] = {y[4 * n], y[4 * n + 1], y[4 * n + 2], y[4 * n + 3]};
+#pragma unroll
+        for (int i = 0; i < 4; i++) v[i] = finish_output(g, (uint32_t)col + 8 * n + i % 2, v[i]);
+        *(float2 *)(to + 8 * n) = make_float2(v[0], v[1]);
+        *(float2 *)(to + 8 * (size_t)g.y_stride + 8 * n) = make_float2(v[2], v[3]);
+    }
 }
 
 static __device__ __forceinline__ void store_outputs(const struct gemm_args &g, const float *y)
 {
+    const bool pairs = g.y_stride % 2 == 0 && ((uintptr_t)g.y & 7) == 0;
+    if (pairs && (blockIdx.x + 1) * TILE <= g.n_act && (blockIdx.y + 1) * TILE <= g.n_out) {
+        store_whole(g, y);
+        return;
+    }
     const struct owned at = owned_by_thread();
 #pragma unroll
     for (int n = 0; n < 16; n++) {

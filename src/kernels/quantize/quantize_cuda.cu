@@ -23,10 +23,33 @@ static __device__ __forceinline__ void four_planes(uint32_t &hi, uint32_t &lo, u
     }
 }
 
-/* Two codes as biased words. */
-static __device__ __forceinline__ uint32_t two_wide(const int32_t *c)
+/* Two integers as f16. */
+static __device__ __forceinline__ uint32_t two_halves(int32_t low, int32_t high)
 {
-    return (uint32_t)(c[0] + ISO_CUDA_WIDE_BIAS) | (uint32_t)(c[1] + ISO_CUDA_WIDE_BIAS) << 16;
+    uint32_t r;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"((float)high), "f"((float)low));
+    return r;
+}
+
+/* The lane's sum of 8 codes becomes sums of 32 and of 256; see cuda_codes.h. */
+static __device__ __forceinline__ void store_sums(const struct iso_cuda_codes &c, uint32_t row, uint32_t b, int32_t sum)
+{
+    const uint32_t lane = threadIdx.x % WARP;
+    const size_t at = (size_t)row * (c.stride / 256) + b;
+#pragma unroll
+    for (int i = 1; i < 4; i *= 2) sum += __shfl_xor_sync(FULL_MASK, sum, i);
+    int32_t total = sum;
+#pragma unroll
+    for (int i = 4; i < WARP; i *= 2) total += __shfl_xor_sync(FULL_MASK, total, i);
+    if (lane % 4 == 0) {
+        const size_t to = ((size_t)b * c.sum_rows + row) * 8 + lane / 4;
+        const int32_t high = sum / 2048 * 2048;
+        const uint32_t parts = two_halves(high, sum - high);
+        c.sum32[at * 8 + lane / 4] = sum;
+        c.sum_hi[to] = (uint16_t)parts;
+        c.sum_lo[to] = (uint16_t)(parts >> 16);
+    }
+    if (lane == 0) c.total[at] = (float)(32 * total);
 }
 
 /* The warp's 256 values (zeros beyond the row) become block b of a row of codes. */
@@ -48,13 +71,7 @@ static __device__ __forceinline__ void store_block(const struct iso_cuda_quantiz
         c[i] = none ? 0 : min(max(r, -2047), 2047);
         sum += c[i];
     }
-    sum += __shfl_xor_sync(FULL_MASK, sum, 1);
-    if (lane % 2 == 0) { /* a sum of 16: |sum| < 2^15 */
-        const size_t to = ((size_t)b * q.codes.sum_rows + row) * 16 + lane / 2;
-        q.codes.sum_hi[to] = (int8_t)(sum >> 8);
-        q.codes.sum_lo[to] = (uint8_t)(sum & 255);
-    }
-    sum += __shfl_xor_sync(FULL_MASK, sum, 2);
+    store_sums(q.codes, row, b, sum);
     uint2 hi, lo, mid;
     four_planes(hi.x, lo.x, mid.x, c);
     four_planes(hi.y, lo.y, mid.y, c + 4);
@@ -62,8 +79,7 @@ static __device__ __forceinline__ void store_block(const struct iso_cuda_quantiz
     *(uint2 *)(q.codes.hi + at) = hi;
     *(uint2 *)(q.codes.lo + at) = lo;
     *(uint2 *)(q.codes.mid + at) = mid;
-    *(uint4 *)(q.codes.wide + at) = make_uint4(two_wide(c), two_wide(c + 2), two_wide(c + 4), two_wide(c + 6));
-    if (lane % 4 == 0) q.codes.sum32[at / 32] = sum;
+    *(uint4 *)(q.codes.wide + at) = make_uint4(two_halves(c[0], c[1]), two_halves(c[2], c[3]), two_halves(c[4], c[5]), two_halves(c[6], c[7]));
     if (lane != 0) return;
     q.codes.scale[at / 256] = none ? 0.0f : top * (1.0f / 2047.0f);
     if (m >= ISO_BITS_2P100) fault(q.fault, q.fault_code);

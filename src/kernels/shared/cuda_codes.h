@@ -3,8 +3,8 @@
  *
  * code = 64*hi + lo, hi in [-32, 31], lo in [0, 63]; mid = hi + lo in [-32, 94] serves products that
  * take three byte passes instead of four: 64*(hi*b.lo + lo*b.hi) = 64*(mid*b.mid - hi*b.hi - lo*b.lo).
- * The same code as 16 bits, biased: wide = code + 2080 = 64*(h + 32) + (l + 32) with h in [-32, 32] and l in
- * [-32, 31]; two masks and two subtractions make h and l in f16, for products on f16 tensor cores.
+ * The same code as f16, which holds it exactly, for products on f16 tensor cores; so are the sums of 32 codes,
+ * in two parts: sum = high + low, high a multiple of 2,048 towards zero, |low| <= 2,047.
  * Source: the specification of exact-1, sections 3 and 5; A. Karatsuba, Yu. Ofman 1962.
  */
 #ifndef ISO_KERNELS_SHARED_CUDA_CODES_H
@@ -13,17 +13,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Planes s8 [n_rows][stride], stride = n rounded up to 256, tails zero. The sums of each 16 codes serve
- * the mins of Q4_K and Q5_K on tensor cores: high and low byte, one 16-byte row per activation row and
- * 256 columns, rows side by side. */
-#define ISO_CUDA_WIDE_BIAS 2080
+/* Planes s8 [n_rows][stride], stride = n rounded up to 256, tails zero. The parts of the sums serve the mins of
+ * Q4_K and Q5_K on tensor cores: one 16-byte row per activation row and 256 columns, rows side by side. */
 struct iso_cuda_codes {
     int8_t *hi, *lo, *mid;
-    uint16_t *wide;  /* [n_rows][stride] */
-    float *scale;    /* [n_rows][stride / 256] */
-    int32_t *sum32;  /* [n_rows][stride / 32] */
-    int8_t *sum_hi;  /* [stride / 256][sum_rows][16]: sum >> 8 */
-    uint8_t *sum_lo; /* the same: sum & 255 */
+    uint16_t *wide;   /* f16 [n_rows][stride] */
+    float *scale;     /* [n_rows][stride / 256] */
+    float *total;     /* [n_rows][stride / 256]: 32 times the sum of 256 codes, below 2^24 */
+    int32_t *sum32;   /* [n_rows][stride / 32] */
+    uint16_t *sum_hi; /* f16 [stride / 256][sum_rows][8] */
+    uint16_t *sum_lo; /* f16, the same */
     uint32_t n, stride;
     uint32_t sum_rows; /* n_rows rounded up to 128 */
 };
@@ -31,7 +30,7 @@ struct iso_cuda_codes {
 static inline size_t iso_cuda_codes_bytes(size_t n_rows, size_t n)
 {
     const size_t s = (n + 255) / 256 * 256, sum_rows = (n_rows + 127) / 128 * 128;
-    return n_rows * (5 * s + s / 256 * 4 + s / 32 * 4) + 2 * (s / 256 * sum_rows * 16) + 7 * 256;
+    return n_rows * (5 * s + s / 256 * 8 + s / 32 * 4) + 2 * (s / 256 * sum_rows * 16) + 8 * 256;
 }
 
 /* Lays a view over p (256-byte aligned); every part is 256-byte aligned. */
@@ -49,11 +48,13 @@ static inline struct iso_cuda_codes iso_cuda_codes_view(void *p, size_t n_rows, 
     at = (uint8_t *)(c.wide + n_rows * s);
     c.scale = (float *)at;
     at += (n_rows * (s / 256) * 4 + 255) / 256 * 256;
+    c.total = (float *)at;
+    at += (n_rows * (s / 256) * 4 + 255) / 256 * 256;
     c.sum32 = (int32_t *)at;
     at += (n_rows * (s / 32) * 4 + 255) / 256 * 256;
     c.sum_rows = (uint32_t)((n_rows + 127) / 128 * 128);
-    c.sum_hi = (int8_t *)at;
-    c.sum_lo = at + s / 256 * c.sum_rows * 16;
+    c.sum_hi = (uint16_t *)at;
+    c.sum_lo = c.sum_hi + s / 256 * c.sum_rows * 8;
     return c;
 }
 
