@@ -9,7 +9,8 @@
 # environment: ISO the program; DEVICE of the producer (default cpu), CONSUMER_DEVICE (default: the same),
 #   LOCAL_DEVICE of the run to compare with (default: the consumer's), BATCH, RING_MIB, ROUNDS (default 2: the
 #   first one warms up), OUT a folder for timeline.json and trace.json (default: none are kept),
-#   HIDDEN (default 0.95 on a GPU, 0.5 on a CPU, whose wire and kernels share processors), FIRST (default 0.05).
+#   HIDDEN (default 0.95 on a GPU, 0.5 on a CPU, whose wire and kernels share processors), FIRST (default 0.05),
+#   LET_GO (default 100): milliseconds in which the producer must be free when a consumer goes away in the middle.
 # Prints the summary of each round; fails when a bound or a digest does not hold.
 cd "$(dirname "$0")/.." || exit 1
 . tools/golden.sh
@@ -78,12 +79,32 @@ wire() {
 rate, share = j["wire_bytes_s"], j["raw_tls_share_ppm"]
 print(f"     | pages at {rate / 1e6:.0f} MB/s", "" if share is None else f"({share / 1e6:.3f} of a raw TLS stream)")'
 }
+gone() { # a consumer dies soon after its request is accepted; how long the producer holds engine and session
+    local i pid had line ms
+    had=$(grep -c ' accepted peer=' "$TMP/producer.log")
+    $RUN "$ISO" "${digest[@]}" --device "$CONSUMER_DEVICE" --prefill remote --producer 127.0.0.1:"$PORT" \
+        --dir "$TMP/consumer" >/dev/null 2>&1 & pid=$!
+    for ((i = 0; i < START_TENTHS * 10; i++)); do
+        if [ "$(grep -c ' accepted peer=' "$TMP/producer.log")" -gt "$had" ]; then break; fi
+        sleep 0.01
+    done
+    sleep 0.1; kill -KILL $pid; wait $pid 2>/dev/null
+    for ((i = 0; i < 100; i++)); do
+        line=$(grep ' transfer peer=' "$TMP/producer.log" | grep -v 'reason=OK' | tail -n 1)
+        if [ -n "$line" ]; then break; fi
+        sleep 0.1
+    done
+    [ -n "$line" ] || { cat "$TMP/producer.log"; return 1; }
+    ms=${line##*let_go_ms=}
+    echo "after $ms ms, ${line##*request=}" >"$TMP/gone"
+    [ "$ms" -le "${LET_GO:-100}" ] || { cat "$TMP/gone"; return 1; }
+}
 here() { iso "${digest[@]}" --device "$LOCAL_DEVICE" --visible >"$TMP/here"; }
 
 t "keys of two machines" make_nodes "$TMP" || finish
 if t "raw TLS stream" raw_rate; then digest+=(--raw-tls-rate "$(cat "$TMP/raw")"); fi
 t "local run on $LOCAL_DEVICE" here
-if start_producer "$TMP" "$MODEL" "${produce[@]}" >"$TMP/started"; then
+if ISO_LOG=debug start_producer "$TMP" "$MODEL" "${produce[@]}" >"$TMP/started"; then
     for ((round = 1; round <= ROUNDS; round++)); do
         t "hand-off $round: digests of $DEVICE here, there and of $LOCAL_DEVICE are equal" fetch
         t "timeline $round" complete || break
@@ -92,6 +113,8 @@ if start_producer "$TMP" "$MODEL" "${produce[@]}" >"$TMP/started"; then
         wire
         if [ "$round" -eq "$ROUNDS" ]; then t "hidden at least $HIDDEN, first page before $FIRST" test $rc -eq 0; fi
     done
+    t "a consumer that goes away is let go within ${LET_GO:-100} ms" gone
+    if [ -s "$TMP/gone" ]; then sed 's/^/     | /' "$TMP/gone"; fi
     stop_producer; rc=$?
     t "SIGTERM ends the producer" test $rc -eq 0
 else

@@ -47,6 +47,8 @@ struct transfer {
     struct iso_digest manifest; /* of the seal */
     struct iso_receipt receipt; /* filled when the seal is made, on the sender's thread */
     enum iso_reason reason;     /* how it ended */
+    int64_t stop_ns;            /* when watch() first said stop, or 0 */
+    int64_t let_go_ns;          /* from then until engine and session were free */
     bool peer_told;             /* the peer said it, so it need not be told */
     struct iso_frame pending;   /* a frame that ends the wait; its payload is still to be read */
     bool has_pending;
@@ -58,7 +60,7 @@ struct transfer {
 /* Looks for CANCEL, ERROR, ACK or a lost connection without waiting; true when the work in hand
  * must stop. Runs between layers inside a step: it allocates nothing and keeps the frame for later.
  */
-static bool watch(struct transfer *t)
+static bool peer_is_done(struct transfer *t)
 {
     if (t->has_pending || iso_channel_reason(t->ch) != ISO_REASON_OK) return true;
     if (atomic_load(&t->p->stopping) || iso_clock_ns() > t->deadline_ns) return true;
@@ -76,6 +78,13 @@ static bool watch(struct transfer *t)
         if (iso_channel_skip_payload(t->ch, t->deadline_ns) != ISO_OK) return true;
     }
     return false;
+}
+
+static bool watch(struct transfer *t)
+{
+    const bool stop = peer_is_done(t);
+    if (stop && t->stop_ns == 0) t->stop_ns = iso_clock_ns();
+    return stop;
 }
 
 static enum iso_err read_refusal(struct transfer *t, struct iso_refusal *r)
@@ -531,15 +540,18 @@ static void finish(struct transfer *t, bool accepted, const char *message)
     }
     count(t, accepted);
     iso_log(ISO_LOG_DEBUG, "producer",
-            "transfer peer=%s request=%s reason=%s tokens=%u bytes=%llu compute_ms=%lld",
+            "transfer peer=%s request=%s reason=%s tokens=%u bytes=%llu compute_ms=%lld let_go_ms=%lld",
             t->attempt.peer, t->attempt.request_id, iso_reason_name(t->reason), t->req.n_ids,
             (unsigned long long)t->sent,
-            (long long)(t->timeline.sum_ns[ISO_TIMELINE_COMPUTE] / ISO_NS_PER_MS));
+            (long long)(t->timeline.sum_ns[ISO_TIMELINE_COMPUTE] / ISO_NS_PER_MS),
+            (long long)((t->let_go_ns + ISO_NS_PER_MS - 1) / ISO_NS_PER_MS));
 }
 
 static enum iso_err run_accepted(struct transfer *t)
 {
     ISO_TRY(send_accept(t));
+    iso_log(ISO_LOG_DEBUG, "producer", "accepted peer=%s request=%s tokens=%u", t->attempt.peer,
+            t->attempt.request_id, t->req.n_ids);
     ISO_TRY(start_stream(t));
     ISO_TRY(prefill(t));
     return await_ack(t);
@@ -577,6 +589,7 @@ bool iso_producer_transfer(struct iso_producer *p,
         (void)snprintf(message, sizeof(message), "%s", iso_err_message());
     end_stream(&t);
     end_session(&t);
+    if (t.stop_ns != 0) t.let_go_ns = iso_clock_ns() - t.stop_ns;
     if (err != ISO_OK) tell(&t, accepted ? ISO_FRAME_ERROR : ISO_FRAME_REFUSE, message);
     finish(&t, accepted, message);
     OPENSSL_cleanse(t.key, sizeof(t.key));
