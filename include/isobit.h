@@ -45,7 +45,8 @@ struct iso_engine_options {
     uint32_t n_checkpoints; /* that each session keeps, see iso_session_checkpoint(); at most 64 */
     bool keep_expired;     /* window layers keep every page (digests, audits, producers) */
     bool staging;          /* room for one more session's pages while a hand-off is received */
-    bool no_tokenizer;     /* do not load the vocabulary (files without one) */
+    bool no_tokenizer;     /* do not load the vocabulary: ids are all that is needed */
+    bool tokenizer_optional; /* a file that says it has none opens too, for ids only */
     struct iso_progress progress;
 };
 

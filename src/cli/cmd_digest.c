@@ -204,7 +204,8 @@ static enum iso_err open_engine(struct digest *d, const char *path)
         .n_batch = d->chunk * d->copies,
         .n_outputs = d->chunk * d->copies,
         .keep_expired = true,
-        .no_tokenizer = d->remote.producer == NULL || iso_remote_no_vocabulary(path),
+        .no_tokenizer = d->remote.producer == NULL, /* a producer compares its digest */
+        .tokenizer_optional = true,
     };
     ISO_TRY(iso_engine_open(&d->engine, &o));
     for (uint32_t c = 0; c < d->copies; c++) ISO_TRY(iso_session_new(&d->session[c], d->engine, 0));

@@ -114,7 +114,7 @@ static enum iso_err produce_main(struct produce *p, const char *model)
                                          .n_threads = p->model.threads, .n_ctx = p->model.ctx,
                                          .n_sessions = p->sessions, .n_batch = batch_of(p),
                                          .keep_expired = !p->no_audit,
-                                         .no_tokenizer = iso_remote_no_vocabulary(model)};
+                                         .tokenizer_optional = true};
     ISO_TRY(open_node(p));
     ISO_TRY(iso_plan_print(&o));
     ISO_TRY(iso_engine_open(&p->engine, &o));

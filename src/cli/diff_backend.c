@@ -150,6 +150,7 @@ static enum iso_err open_engine(struct iso_diff_backend *b)
         .n_outputs = o->chunk,
         .keep_expired = true,
         .no_tokenizer = b->producer == NULL, /* a producer compares its digest */
+        .tokenizer_optional = true,
     };
     ISO_TRY(iso_engine_open(&b->engine, &e));
     return iso_session_new(&b->session, b->engine, 0);

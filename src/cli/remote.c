@@ -8,7 +8,6 @@
 
 #include "base/mem.h"
 #include "cli/commands.h"
-#include "format/gguf.h"
 #include "handoff/plan.h"
 
 static enum iso_err open_node(struct iso_node **out, const char *dir)
@@ -85,19 +84,6 @@ enum iso_err iso_remote_local(struct iso_digest *visible, iso_session *s, const 
     free(rows);
     ISO_TRY(err);
     return iso_handoff_visible_digest(visible, s, (uint32_t)n, audit);
-}
-
-bool iso_remote_no_vocabulary(const char *model)
-{
-    static const char key[] = "tokenizer.ggml.model";
-    struct iso_gguf *g = NULL;
-    struct iso_gguf_str kind = {.s = "", .len = 0};
-    if (iso_gguf_open(&g, model) != ISO_OK) return false;
-    const bool known = iso_gguf_has(g, key) && iso_gguf_str(&kind, g, key) == ISO_OK;
-    const bool none = known && ((kind.len == 4 && memcmp(kind.s, "none", 4) == 0) ||
-                                (kind.len == 8 && memcmp(kind.s, "no_vocab", 8) == 0));
-    iso_gguf_close(g);
-    return none;
 }
 
 void iso_remote_report_print(const struct iso_consumer_report *r)

@@ -51,10 +51,6 @@ enum iso_err iso_remote_fetch(struct iso_digest *visible, struct iso_remote *r, 
 enum iso_err iso_remote_local(struct iso_digest *visible, iso_session *s, const int32_t *ids, size_t n,
                               bool audit) ISO_NODISCARD;
 
-/* Has the file no vocabulary, as those for speed runs? A hand-off needs none: ids travel, and both sides then
- * compare zeros. False too when the file cannot be read: opening the engine says why. */
-bool iso_remote_no_vocabulary(const char *model);
-
 /* The last hand-off as lines for people (stderr) and as JSON (new reference). */
 void iso_remote_report_print(const struct iso_consumer_report *r);
 json_t *iso_remote_report_json(const struct iso_consumer_report *r);

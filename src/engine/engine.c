@@ -265,7 +265,8 @@ static enum iso_err open_into(struct iso_engine *e, const struct iso_engine_opti
     e->keep_expired = o->keep_expired;
     e->n_checkpoints = o->n_checkpoints;
     e->checkpoint_pages = p.checkpoint_pages;
-    if (!o->no_tokenizer) ISO_TRY(load_tokenizer(e));
+    const bool ids_only = o->no_tokenizer || (o->tokenizer_optional && iso_tokenizer_is_none(e->file));
+    if (!ids_only) ISO_TRY(load_tokenizer(e));
     fill_layout(e);
     ISO_TRY(alloc_buffers(e, &p));
     ISO_TRY(iso_pages_init(e));

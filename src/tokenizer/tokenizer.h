@@ -35,6 +35,9 @@ struct iso_tokenizer; /* immutable after new; any thread */
 enum iso_err iso_tokenizer_new(struct iso_tokenizer **out, const struct iso_gguf *g) ISO_NODISCARD;
 void iso_tokenizer_free(struct iso_tokenizer *t);
 
+/* Does the file say that it has no tokenizer, as those made for speed runs? Then iso_tokenizer_new() fails. */
+bool iso_tokenizer_is_none(const struct iso_gguf *g);
+
 enum {
     ISO_TOKENIZE_BOS = 1, /* begin with BOS if the file asks for it; never two of them */
     ISO_TOKENIZE_SPECIAL =

@@ -23,13 +23,19 @@ static enum iso_err get_name(struct iso_gguf_str *out, const struct iso_gguf *g,
     return iso_gguf_has(g, key) ? iso_gguf_str(out, g, key) : ISO_OK;
 }
 
+bool iso_tokenizer_is_none(const struct iso_gguf *g)
+{
+    struct iso_gguf_str model;
+    return get_name(&model, g, KEY_MODEL) == ISO_OK && (equals(model, "no_vocab") || equals(model, "none"));
+}
+
 static enum iso_err read_kind(struct iso_tokenizer *t, const struct iso_gguf *g)
 {
     struct iso_gguf_str model;
     struct iso_gguf_str pre;
     ISO_TRY(get_name(&model, g, KEY_MODEL));
     ISO_TRY(get_name(&pre, g, KEY_PRE));
-    if (equals(model, "no_vocab") || equals(model, "none")) {
+    if (iso_tokenizer_is_none(g)) {
         ISO_FAIL(ISO_E_UNSUPPORTED, "%s: the file has no tokenizer (%s is %.*s)", iso_gguf_path(g),
                  KEY_MODEL, (int)ISO_MIN(model.len, 64u), model.s);
     }

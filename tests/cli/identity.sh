@@ -79,7 +79,7 @@ for level in "${levels[@]}"; do
 done
 
 bench_row() {
-    iso bench "$(model_file mini-llama)" --device "$device" --isa "${levels[0]}" -p 8 -n 0 -r 1 --json >"$TMP/bench" &&
+    iso bench "$model" --device "$device" --isa "${levels[0]}" -p 8 -n 0 -r 1 --json >"$TMP/bench" &&
         check "A[0][0][0]['kernels'] == kernels('$device', '${levels[0]}')" "$TMP/identity" "$TMP/bench"
 }
 t "a bench row names the same kernels" bench_row

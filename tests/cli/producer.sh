@@ -38,6 +38,23 @@ if start_producer "$TMP" "$model" --timeline "$TMP/nowhere/timeline.json" --batc
 else
     t "produce" eval 'cat "$TMP/started"; false'
 fi
+# Files without a vocabulary, as those for speed runs: ids travel, both sides compare zeros for the tokenizer.
+silent=$TMP/silent.gguf
+ids_only() {
+    iso digest "$silent" "$TMP/few.ids" -n 70 --producer 127.0.0.1:"$PORT" --prefill remote --dir "$TMP/consumer" | grep -q '^kv-visible'
+}
+compared() { exits 0 '^equal: ' iso diff cpu 127.0.0.1:"$PORT" "$silent" "$TMP/few.ids" -n 70 --dir "$TMP/consumer"; }
+seq 3 90 >"$TMP/few.ids"
+t "a model without vocabulary" eval '${CC:-cc} -O2 -std=c11 -D_GNU_SOURCE -pthread -o "$TMP/synth" tools/synth_gguf.c -lm &&
+    "$TMP/synth" tiny q4_k "$silent" layers 2 vocab 512'
+if start_producer "$TMP" "$silent" >"$TMP/started"; then
+    t "its pages are fetched" ids_only
+    t "they are compared with the CPU's" compared
+    t "a text for it is an error" exits 1 'the file has no tokenizer' iso run "$silent" -p hi -n 1
+    stop_producer
+else
+    t "produce without vocabulary" eval 'cat "$TMP/started"; false'
+fi
 t "a ring needs a size" exits 2 "ring-mib" iso produce "$model" --ring-mib 0
 
 dead() {
