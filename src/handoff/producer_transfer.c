@@ -54,8 +54,7 @@ struct transfer {
     bool has_pending;
 };
 
-/* --- watching the peer --------------------------------------------------------------------------
- */
+/* --- watching the peer ----------------------------------------------------------------------- */
 
 /* Looks for CANCEL, ERROR, ACK or a lost connection without waiting; true when the work in hand
  * must stop. Runs between layers inside a step: it allocates nothing and keeps the frame for later.
@@ -146,8 +145,7 @@ static bool stop_step(void *arg, uint64_t done, uint64_t total)
     return watch(arg);
 }
 
-/* --- request ------------------------------------------------------------------------------------
- */
+/* --- request --------------------------------------------------------------------------------- */
 
 static enum iso_err receive_request(struct transfer *t, const struct iso_frame *f)
 {
@@ -241,8 +239,7 @@ static enum iso_err send_accept(struct transfer *t)
     return err;
 }
 
-/* --- seal (on the sender's thread, when compute has ended) ---------------------------------------
- */
+/* --- seal (on the sender's thread, when compute has ended) ----------------------------------- */
 
 static void
 fill_manifest(const struct transfer *t, struct iso_manifest *m, const struct iso_digest *digests)
@@ -283,8 +280,7 @@ static enum iso_err make_seal(void *arg, struct iso_buf *out, const struct iso_d
     return iso_buf_append(&t->receipt.manifest, seal.manifest, seal.manifest_len);
 }
 
-/* --- prefill ------------------------------------------------------------------------------------
- */
+/* --- prefill --------------------------------------------------------------------------------- */
 
 static enum iso_err start_stream(struct transfer *t)
 {
@@ -427,8 +423,7 @@ static enum iso_err await_ack(struct transfer *t)
     return explain(t);
 }
 
-/* --- end ----------------------------------------------------------------------------------------
- */
+/* --- end ------------------------------------------------------------------------------------- */
 
 /* Ends the sender; one that hangs in a send is cut off with the connection. */
 static void join_stream(struct transfer *t)

@@ -23,31 +23,13 @@
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-/* d [64 x 128] (+)= A [64][32] * B [128][32] on bytes, A unsigned when U; old sums are dropped when keep
- * is 0. */
-#define PRODUCT(types)                                                                             \
-    asm volatile(                                                                                  \
-        "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"                                               \
-        "wgmma.mma_async.sync.aligned.m64n128k32.s32." types " "                                   \
-        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                  \
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "         \
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "         \
-        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, %64, %65, p;\n}" \
-        : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3]), "+r"(d[4]), "+r"(d[5]), "+r"(d[6]), "+r"(d[7]), \
-          "+r"(d[8]), "+r"(d[9]), "+r"(d[10]), "+r"(d[11]), "+r"(d[12]), "+r"(d[13]), "+r"(d[14]), "+r"(d[15]), \
-          "+r"(d[16]), "+r"(d[17]), "+r"(d[18]), "+r"(d[19]), "+r"(d[20]), "+r"(d[21]), "+r"(d[22]), "+r"(d[23]), \
-          "+r"(d[24]), "+r"(d[25]), "+r"(d[26]), "+r"(d[27]), "+r"(d[28]), "+r"(d[29]), "+r"(d[30]), "+r"(d[31]), \
-          "+r"(d[32]), "+r"(d[33]), "+r"(d[34]), "+r"(d[35]), "+r"(d[36]), "+r"(d[37]), "+r"(d[38]), "+r"(d[39]), \
-          "+r"(d[40]), "+r"(d[41]), "+r"(d[42]), "+r"(d[43]), "+r"(d[44]), "+r"(d[45]), "+r"(d[46]), "+r"(d[47]), \
-          "+r"(d[48]), "+r"(d[49]), "+r"(d[50]), "+r"(d[51]), "+r"(d[52]), "+r"(d[53]), "+r"(d[54]), "+r"(d[55]), \
-          "+r"(d[56]), "+r"(d[57]), "+r"(d[58]), "+r"(d[59]), "+r"(d[60]), "+r"(d[61]), "+r"(d[62]), "+r"(d[63]) \
-        : "l"(a), "l"(b), "r"(keep))
-
-template <bool U = false>
+/* d [64 x 128] (+)= A [64][32] * B [128][32] of bytes; old sums are dropped when keep is 0. */
 static __device__ __forceinline__ void product(int32_t *d, uint64_t a, uint64_t b, int keep)
 {
-    if (U) PRODUCT("u8.s8");
-    else PRODUCT("s8.s8");
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n128k32.s32.s8.s8 " SUMS_TEXT ", %64, %65, p;\n}"
+                 : SUMS(d)
+                 : "l"(a), "l"(b), "r"(keep));
 }
 
 /* Descriptor of a tile f16 of rows of 16 bytes, eight rows side by side; columns 8.. begin next bytes behind. */
