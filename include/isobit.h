@@ -40,7 +40,7 @@ struct iso_engine_options {
     unsigned n_threads;    /* 0: one per processor that this process may use */
     uint32_t n_ctx;        /* longest session in tokens; 0: the model's, at most 4,096 */
     uint32_t n_sessions;   /* sessions that may exist at once; 0 is 1 */
-    uint32_t n_batch;      /* most rows of a step; 0 is 512 */
+    uint32_t n_batch;      /* most rows of a step; 0 is 512, with cuda 2,048 at most */
     uint32_t n_outputs;    /* most rows of a step with logits; 0: one for each session */
     uint32_t n_checkpoints; /* that each session keeps, see iso_session_checkpoint(); at most 64 */
     bool keep_expired;     /* window layers keep every page (digests, audits, producers) */

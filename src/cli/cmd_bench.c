@@ -82,12 +82,12 @@ static void json_row(struct bench *b, const char *test, uint32_t n_prompt, uint3
     char cpu[128], hex[ISO_DIGEST_HEX];
     iso_os_cpu_name(cpu, sizeof(cpu));
     iso_digest_hex(hex, &i->kernels);
-    json_t *j = json_pack("{s:s, s:s, s:I, s:I, s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:s, s:i, s:f, s:f, s:f}",
+    json_t *j = json_pack("{s:s, s:s, s:I, s:I, s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:s, s:i, s:i, s:f, s:f, s:f}",
                           "model", i->name, "architecture", i->architecture, "bytes",
                           (json_int_t)i->weight_bytes, "parameters", (json_int_t)i->n_parameters, "device",
                           i->device, "isa", i->isa, "cpu", cpu, "kernels", hex, "threads",
                           (int)i->n_threads, "n_prompt", (int)n_prompt, "n_gen", (int)n_gen, "depth",
-                          (int)b->depth, "test", test, "repeats", (int)b->repeats, "tokens_per_s_mean",
+                          (int)b->depth, "test", test, "batch", (int)i->n_batch, "repeats", (int)b->repeats, "tokens_per_s_mean",
                           s->mean, "tokens_per_s_deviation", s->deviation, "tokens_per_s_median", s->median);
     (void)json_array_append_new(b->rows, j);
 }
@@ -146,7 +146,7 @@ int iso_cmd_bench(int argc, char **argv)
         {"gen", 'n', ISO_OPT_U32, &b.n_gen, "N", "tokens of the decode test, 0 for none (default 128)", 0, 1e7},
         {"depth", 'd', ISO_OPT_U32, &b.depth, "N", "tokens in the context before either (default 0)", 0, 1e7},
         {"repeats", 'r', ISO_OPT_U32, &b.repeats, "N", "timed passes (default 5)", 1, MAX_REPEATS},
-        {"batch", 'b', ISO_OPT_U32, &b.batch, "N", "most rows of a step (default 512)", 1, ISO_MAX_BATCH},
+        {"batch", 'b', ISO_OPT_U32, &b.batch, "N", "most rows of a step (default 512, with cuda 2048)", 1, ISO_MAX_BATCH},
         {"json", 0, ISO_OPT_FLAG, &b.json, NULL, "rows as JSON", 0, 0},
         ISO_MODEL_OPTIONS(b.model),
         {0},

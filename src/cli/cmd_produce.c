@@ -16,7 +16,7 @@
 #include "handoff/producer.h"
 
 #define WATCH_NS 50000000 /* how soon a signal is noticed: 50 ms */
-#define GPU_BATCH 2048u   /* rows: products of an H200 gain little beyond */
+#define METAL_BATCH 2048u /* rows at most: a producer makes shorter steps where layers take long */
 #define MIB ((size_t)1 << 20)
 
 struct produce {
@@ -104,8 +104,8 @@ static enum iso_err serve(struct produce *p)
 /* A GPU needs long steps to be fast; a CPU is as fast with the default. */
 static uint32_t batch_of(const struct produce *p)
 {
-    const bool gpu = p->model.device != NULL && strcmp(p->model.device, "cpu") != 0;
-    return p->batch != 0 || !gpu ? p->batch : GPU_BATCH;
+    const bool metal = p->model.device != NULL && strcmp(p->model.device, "metal") == 0;
+    return p->batch == 0 && metal ? METAL_BATCH : p->batch;
 }
 
 static enum iso_err produce_main(struct produce *p, const char *model)

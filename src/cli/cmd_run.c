@@ -15,6 +15,7 @@ struct run {
     struct iso_sampling_options sampling;
     struct iso_remote_options remote;
     const char *prompt, *file, *system, *report;
+    uint32_t batch; /* most rows of a step; 0: the default */
     bool raw, json, quiet;
 
     iso_engine *engine;
@@ -101,7 +102,7 @@ static enum iso_err run_main(struct run *r, const char *model)
         ISO_TRY(iso_cli_read(&r->text, r->file ? r->file : "-", MAX_PROMPT));
     }
     const struct iso_engine_options o = {.model_path = model, .device = r->model.device, .isa = r->model.isa,
-                                         .n_threads = r->model.threads, .n_ctx = r->model.ctx,
+                                         .n_threads = r->model.threads, .n_ctx = r->model.ctx, .n_batch = r->batch,
                                          .keep_expired = r->remote.audit > 0};
     if (!r->quiet) ISO_TRY(iso_plan_print(&o));
     ISO_TRY(iso_engine_open(&r->engine, &o));
@@ -124,6 +125,7 @@ int iso_cmd_run(int argc, char **argv)
         {"raw", 0, ISO_OPT_FLAG, &r.raw, NULL, "continue the text as it is, without the chat template", 0, 0},
         ISO_SAMPLING_OPTIONS(r.sampling),
         ISO_REMOTE_OPTIONS(r.remote),
+        {"batch", 0, ISO_OPT_U32, &r.batch, "N", "most rows of a step (default 512, with cuda 2048); fewer need less memory", 1, ISO_MAX_BATCH},
         ISO_MODEL_OPTIONS(r.model),
         {"json", 0, ISO_OPT_FLAG, &r.json, NULL, "one JSON object instead of text", 0, 0},
         {"report", 0, ISO_OPT_STRING, &r.report, "FILE", "also write the JSON object to a file", 0, 0},

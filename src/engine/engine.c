@@ -11,6 +11,7 @@
 
 #define DEFAULT_CTX 4096
 #define DEFAULT_BATCH 512
+#define CUDA_BATCH 2048    /* weights are unpacked once a step; an H200 gains little beyond */
 #define MAX_CHECKPOINTS 64 /* of a session */
 
 static uint32_t page_count(uint32_t n_positions)
@@ -29,13 +30,21 @@ struct plan {
     size_t widest; /* values of the widest activation row */
 };
 
+/* More rows than all contexts together cannot come. */
+static uint32_t default_batch(const struct iso_engine_info *f, const struct iso_engine_options *o)
+{
+    const bool cuda = o->device != NULL && strcmp(o->device, "cuda") == 0;
+    if (!cuda) return DEFAULT_BATCH;
+    return (uint32_t)ISO_MIN((uint64_t)CUDA_BATCH, (uint64_t)f->n_ctx * f->n_sessions);
+}
+
 static enum iso_err plan_sizes(struct plan *p, const struct iso_hparams *hp,
                                const struct iso_engine_options *o)
 {
     struct iso_engine_info *f = &p->info;
     f->n_ctx = o->n_ctx ? o->n_ctx : ISO_MIN(hp->n_ctx_train, (uint32_t)DEFAULT_CTX);
     f->n_sessions = o->n_sessions ? o->n_sessions : 1;
-    f->n_batch = o->n_batch ? o->n_batch : DEFAULT_BATCH;
+    f->n_batch = o->n_batch ? o->n_batch : default_batch(f, o);
     f->n_outputs = ISO_MIN(o->n_outputs ? o->n_outputs : f->n_sessions, f->n_batch);
     if (f->n_ctx > hp->n_ctx_train) {
         ISO_FAIL(ISO_E_ARG, "a context of %u tokens, the model was made for %u", f->n_ctx,

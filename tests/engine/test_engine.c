@@ -112,6 +112,16 @@ static void huge_contexts_do_not_wrap(void **state)
                                          .keep_expired = true,
                                          .no_tokenizer = true};
     tools_ok(iso_engine_plan(&plan, &o));
+    assert_int_equal(plan.n_batch, 512);
+    struct iso_engine_options on = o; /* the plan of a device needs none */
+    on.device = "cuda";
+    struct iso_engine_info other;
+    tools_ok(iso_engine_plan(&other, &on));
+    assert_int_equal(other.n_batch, 2048);
+    on.n_ctx = 300;
+    on.n_sessions = 3;
+    tools_ok(iso_engine_plan(&other, &on));
+    assert_int_equal(other.n_batch, 900);
     const uint64_t pages =
         (uint64_t)(ISO_MAX_CONTEXT / P) * (ISO_MAX_SESSIONS + 1) + ISO_AUDIT_ROWS;
     assert_int_equal(plan.kv_bytes, pages * iso_page_bytes(32) * 7);
