@@ -146,11 +146,11 @@ static __device__ __forceinline__ void words_of(struct plane_words &o, const cel
 
 /* --- the same in f16 ------------------------------------------------------------------------------- */
 
-/* Signed bytes 2i and 2i+1, which come biased by 128, as f16. */
-static __device__ __forceinline__ uint32_t two_f16(uint32_t biased, int i)
+/* Bytes 2i and 2i+1 as f16, less BIAS. */
+template <uint32_t BIAS> static __device__ __forceinline__ uint32_t two_f16(uint32_t bytes, int i)
 {
-    const uint32_t above = __byte_perm(biased, F16X2_1024, i ? 0x7372 : 0x7170);
-    return sub_f16x2(above, F16X2_1024 + 128 * 0x10001u);
+    const uint32_t above = __byte_perm(bytes, F16X2_1024, i ? 0x7372 : 0x7170);
+    return sub_f16x2(above, F16X2_1024 + BIAS * 0x10001u);
 }
 
 /* 32 weights of HALF forms: o [16]. */
@@ -162,8 +162,8 @@ template <int T> static __device__ __forceinline__ void half_words(uint32_t *o, 
 #pragma unroll
     for (int k = 0; k < 8; k++) {
         const uint32_t biased = cell<T>::OFFSET ? w[k] + LESS : w[k] ^ 0x80808080u;
-        o[2 * k] = two_f16(biased, 0);
-        o[2 * k + 1] = two_f16(biased, 1);
+        o[2 * k] = two_f16<128>(biased, 0);
+        o[2 * k + 1] = two_f16<128>(biased, 1);
     }
 }
 
@@ -229,12 +229,6 @@ static __device__ __forceinline__ void store_planes(const struct weight_planes &
     __syncwarp();
 }
 
-/* Two of four mins as f16, less 32. */
-static __device__ __forceinline__ uint32_t two_mins(uint32_t mins, int i)
-{
-    return sub_f16x2(__byte_perm(mins, F16X2_1024, i ? 0x7372 : 0x7170), F16X2_1056);
-}
-
 /* One cell: row of the slice, superblock. */
 template <int T, bool F16>
 static __device__ __forceinline__ void unpack_lane(const struct weight_planes &w, const cell<T> &c, uint32_t row,
@@ -269,7 +263,7 @@ static __device__ __forceinline__ void unpack_lane(const struct weight_planes &w
         side[SIDE_ROWS] = -c.dmin();
         const uint32_t m0 = c.mins(0), m1 = c.mins(1);
         *(uint4 *)((uint8_t *)(side - row % SIDE_ROWS) + 1024 + row % SIDE_ROWS * 16) =
-            make_uint4(two_mins(m0, 0), two_mins(m0, 1), two_mins(m1, 0), two_mins(m1, 1));
+            make_uint4(two_f16<32>(m0, 0), two_f16<32>(m0, 1), two_f16<32>(m1, 0), two_f16<32>(m1, 1));
     } else if constexpr (T == ISO_TYPE_NVFP4) {
         side[0] = ISO_AS_F32((uint32_t)(127 + shift - 10) << 23);
         if (!fits) w.flags[row] = 1;

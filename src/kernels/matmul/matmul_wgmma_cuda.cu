@@ -41,10 +41,10 @@ static __device__ __forceinline__ uint64_t narrow_descriptor(const void *p, uint
 /* Issues 128 columns of one plane. */
 static __device__ __forceinline__ void issue128(int32_t *d, const unsigned char *a, const unsigned char *b, int keep)
 {
-    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+    fence_products();
 #pragma unroll
     for (int k = 0; k < 4; k++) product(d, descriptor(a) + k * 2, descriptor(b) + k * 2, keep || k > 0);
-    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+    commit_products();
 }
 
 /* --- producer ------------------------------------------------------------------------------------------ */
@@ -158,9 +158,9 @@ static __device__ void consume(float *y, const struct gemm_args &g, const struct
             barrier_wait(s.full + 2 * part + 1, super & 1);
             issue128(d, a + STAGE_BYTES + rows, a + STAGE_BYTES + TILE_BYTES, 1);
             if (part < 2 || !last) give_turn();
-            asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
+            wait_products<1>();
             release_buffer(s.empty + 2 * part);
-            asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+            wait_products<0>();
             pin(d);
             release_buffer(s.empty + 2 * part + 1);
             multiply(d, part == 0 ? 63u : part == 1 ? MIDDLE : 0u - 63u);

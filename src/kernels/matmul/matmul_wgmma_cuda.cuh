@@ -25,12 +25,10 @@
 #define STAGES 6
 #define STAGE_BYTES (2 * TILE_BYTES)
 
-static __host__ __device__ constexpr bool block_min(plane_form f) { return f == HALF_BLOCK_MIN; }
-
 /* Per 256 columns: side, and of the activations sums of 32 (SUPER_MIN: their high and low parts). */
 static __host__ __device__ constexpr int extra_bytes(plane_form f)
 {
-    return (int)side_bytes(f) + (f == SUPER_MIN || block_min(f) ? 2 * SUM_TILE : 0);
+    return (int)side_bytes(f) + (f == SUPER_MIN || f == HALF_BLOCK_MIN ? 2 * SUM_TILE : 0);
 }
 static __host__ __device__ constexpr int smem_bytes(plane_form f)
 {
@@ -125,15 +123,33 @@ static __device__ __forceinline__ void pin(int32_t *d)
     for (int i = 0; i < 64; i++) asm volatile("" : "+r"(d[i])::"memory");
 }
 
+static __device__ __forceinline__ void fence_products(void)
+{
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
 static __device__ __forceinline__ void begin_products(int32_t *d)
 {
     pin(d);
-    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+    fence_products();
+}
+
+/* The products since the last call are a group. */
+static __device__ __forceinline__ void commit_products(void)
+{
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+/* At most N groups are still under way; d is used behind it. */
+template <int N> static __device__ __forceinline__ void wait_products(void)
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
 
 static __device__ __forceinline__ void end_products(int32_t *d)
 {
-    asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;" ::: "memory");
+    commit_products();
+    wait_products<0>();
     pin(d);
 }
 
@@ -182,7 +198,7 @@ static __device__ __forceinline__ void bring_extra(const struct gemm_args &g, co
     barrier_expect(s.extra_full + i, extra_bytes(FORM));
     const uint8_t *side = g.w.side + ((size_t)super * (g.w.n_rows / SIDE_ROWS) + blockIdx.y) * side_bytes(FORM);
     bulk_copy(to, side, s.extra_full + i, (int)side_bytes(FORM));
-    if (block_min(FORM)) {
+    if (FORM == HALF_BLOCK_MIN) {
         tma_tile(to + side_bytes(FORM), &m.sums, s.extra_full + i, (int)super * 8, (int)blockIdx.x * TILE);
     } else if (FORM == SUPER_MIN) {
         const size_t at = ((size_t)super * g.a.sum_rows + blockIdx.x * TILE) * 8;

@@ -4,7 +4,7 @@
  *
  * f16 holds every integer up to 2,048, and sums in f32 are exact in any order while they stay below 2^24:
  * the instruction accumulates with at least the precision of f32. A sum of 32 columns of code * activation is at most
- * 32 * 127 * 2047 < 2^23: one pass, and the sum is f32(I) of section 5 without a conversion.
+ * 32 * 128 * 2047 < 2^23: one pass, and the sum is f32(I) of section 5 without a conversion.
  * Shape as in matmul_wgmma_cuda.cu: one warpgroup brings tiles, two own 64 activation rows each. Between two products
  * of 32 columns a group has little more to do than 64 multiply-adds of the chain; what else stands there (activations
  * split in registers, scales as pairs) costs as much again (H200: 1,780 us instead of 1,500 for 28672 x 4096, 2,048
@@ -17,18 +17,6 @@
 #define PER_SUPER 4    /* buffers for 256 columns */
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-
-/* --- groups of asynchronous products ---------------------------------------------------------------- */
-
-static __device__ __forceinline__ void commit(void)
-{
-    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-}
-
-static __device__ __forceinline__ void wait_all(void)
-{
-    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-}
 
 /* --- producer ------------------------------------------------------------------------------------------ */
 
@@ -134,19 +122,19 @@ static __device__ void consume(float *y, const struct gemm_args &g, const struct
                 begin_products(d);
                 product_f16(d, a + 4 * k, b + 4 * k, 0);
                 product_f16(d, a + 4 * k + 2, b + 4 * k + 2, 1);
-                commit();
+                commit_products();
                 load_side(w, (const float *)extra + block * SIDE_ROWS, at);
                 if (k == 1 && more) {
                     advance(c);
                     barrier_wait(s.full + c.i, c.phase);
                 }
-                wait_all();
+                wait_products<0>();
                 pin(d);
                 if (k == 1) release_buffer(s.empty + now);
                 if (super + part == 0 && k == 0) let_second_start();
 #pragma unroll
                 for (int i = 0; i < 64; i++) p[i] = fmaf(side_of(w, i), __int_as_float(d[i]), p[i]);
-                if (block_min(FORM)) chain_mins(p, w, at, extra, block);
+                if (FORM == HALF_BLOCK_MIN) chain_mins(p, w, at, extra, block);
             }
         }
         release_warp(s.extra_empty + (super & 1));
@@ -164,7 +152,7 @@ template <plane_form FORM> static int start(const struct gemm_args *g, cudaStrea
     struct maps m = {};
     if (make_map(&m.a[0], g->a.wide, g->n_act, g->a.stride, 2, BUFFER_COLS) != 0 ||
         make_map(&m.b[0], g->w.plane[0], g->w.n_rows, g->w.stride, 2, BUFFER_COLS) != 0 ||
-        (block_min(FORM) && make_map(&m.sums, g->a.sum32, g->n_act, g->a.stride / 32, 4, 8) != 0)) {
+        (FORM == HALF_BLOCK_MIN && make_map(&m.sums, g->a.sum32, g->n_act, g->a.stride / 32, 4, 8) != 0)) {
         return -1;
     }
     launch_tiles<FORM>(g, m, stream);
