@@ -146,7 +146,7 @@ int iso_cmd_bench(int argc, char **argv)
         {"gen", 'n', ISO_OPT_U32, &b.n_gen, "N", "tokens of the decode test, 0 for none (default 128)", 0, 1e7},
         {"depth", 'd', ISO_OPT_U32, &b.depth, "N", "tokens in the context before either (default 0)", 0, 1e7},
         {"repeats", 'r', ISO_OPT_U32, &b.repeats, "N", "timed passes (default 5)", 1, MAX_REPEATS},
-        {"batch", 'b', ISO_OPT_U32, &b.batch, "N", "most rows of a step (default 512, with cuda 2048)", 1, ISO_MAX_BATCH},
+        ISO_BATCH_OPTION('b', b.batch),
         {"json", 0, ISO_OPT_FLAG, &b.json, NULL, "rows as JSON", 0, 0},
         ISO_MODEL_OPTIONS(b.model),
         {0},

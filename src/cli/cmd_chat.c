@@ -86,7 +86,8 @@ static enum iso_err talk(struct chat *c)
 static enum iso_err chat_main(struct chat *c, const char *model)
 {
     const struct iso_engine_options o = {.model_path = model, .device = c->model.device, .isa = c->model.isa,
-                                         .n_threads = c->model.threads, .n_ctx = c->model.ctx, .n_batch = c->batch, .n_checkpoints = 4,
+                                         .n_threads = c->model.threads, .n_ctx = c->model.ctx, .n_batch = c->batch,
+                                         .n_checkpoints = 4,
                                          .keep_expired = c->remote.audit > 0, .staging = c->remote.producer != NULL};
     ISO_TRY(iso_plan_print(&o));
     ISO_TRY(iso_engine_open(&c->engine, &o));
@@ -103,7 +104,7 @@ int iso_cmd_chat(int argc, char **argv)
         {"system", 0, ISO_OPT_STRING, &c.system, "TEXT", "system message", 0, 0},
         ISO_SAMPLING_OPTIONS(c.sampling),
         ISO_REMOTE_OPTIONS(c.remote),
-        {"batch", 0, ISO_OPT_U32, &c.batch, "N", "most rows of a step (default 512, with cuda 2048); fewer need less memory", 1, ISO_MAX_BATCH},
+        ISO_BATCH_OPTION(0, c.batch),
         ISO_MODEL_OPTIONS(c.model),
         {0},
     };

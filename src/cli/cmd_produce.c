@@ -101,7 +101,7 @@ static enum iso_err serve(struct produce *p)
     return err;
 }
 
-/* A GPU needs long steps to be fast; a CPU is as fast with the default. */
+/* A producer on Metal may begin with longer steps than the engine's default: it adapts them. */
 static uint32_t batch_of(const struct produce *p)
 {
     const bool metal = p->model.device != NULL && strcmp(p->model.device, "metal") == 0;

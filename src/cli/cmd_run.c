@@ -125,7 +125,7 @@ int iso_cmd_run(int argc, char **argv)
         {"raw", 0, ISO_OPT_FLAG, &r.raw, NULL, "continue the text as it is, without the chat template", 0, 0},
         ISO_SAMPLING_OPTIONS(r.sampling),
         ISO_REMOTE_OPTIONS(r.remote),
-        {"batch", 0, ISO_OPT_U32, &r.batch, "N", "most rows of a step (default 512, with cuda 2048); fewer need less memory", 1, ISO_MAX_BATCH},
+        ISO_BATCH_OPTION(0, r.batch),
         ISO_MODEL_OPTIONS(r.model),
         {"json", 0, ISO_OPT_FLAG, &r.json, NULL, "one JSON object instead of text", 0, 0},
         {"report", 0, ISO_OPT_STRING, &r.report, "FILE", "also write the JSON object to a file", 0, 0},

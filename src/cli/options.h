@@ -61,6 +61,11 @@ struct iso_model_options {
     {"ctx", 'c', ISO_OPT_U32, &(m).ctx, "N", "context in tokens (default: the model's, at most 4096)",\
      1, 16777216}
 
+/* The most rows of a step, for commands that leave the default to the engine. */
+#define ISO_BATCH_OPTION(letter, rows)                                                             \
+    {"batch", letter, ISO_OPT_U32, &(rows), "N",                                                   \
+     "most rows of a step (default 512, with cuda 2048); fewer need less memory", 1, ISO_MAX_BATCH}
+
 /* Prints "isobit: message" to stderr and returns the exit status for an error (2 for wrong use, 130 for
  * a cancelled operation, else 1). */
 int iso_cli_fail(enum iso_err err);

@@ -79,6 +79,7 @@ static bool peer_is_done(struct transfer *t)
     return false;
 }
 
+/* The same, and since when. */
 static bool watch(struct transfer *t)
 {
     const bool stop = peer_is_done(t);
