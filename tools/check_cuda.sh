@@ -32,7 +32,8 @@ program() { counted "$1" timeout -k 10 "$LIMIT" "$BUILD/tests/cuda/$2" "${@:3}";
 not_run() { printf '%-4s %6s  %s: %s\n' "not" run "$1" "$2"; }
 
 # wanted NAME PART: is the model among MODELS? Else the record says so.
-wanted() { [[ " $MODELS " == *" $1 "* ]] || { not_run "$2 of $1" "not among MODELS"; return 1; }; }
+among_models() { [[ " $MODELS " == *" $1 "* ]]; }
+wanted() { among_models "$1" || { not_run "$2 of $1" "not among MODELS"; return 1; }; }
 
 have_models() {
     local m missing=
@@ -186,7 +187,7 @@ part_sanitizer() {
         done
         wait
         for a in "${MINIS[@]}"; do
-            [[ " $MODELS " == *" mini-$a "* ]] || continue
+            among_models mini-$a || continue
             t "compute-sanitizer $tool, mini $a, 40 positions $1" clean $a 40 "$1" $tool
             t "compute-sanitizer $tool, mini $a, decode $1" clean $a 4 "$1" $tool
         done

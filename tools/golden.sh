@@ -103,6 +103,15 @@ start_producer() {
     echo "the producer did not start:"; cat "$dir/producer.log"
     return 1
 }
+# await TIMES SECONDS COMMAND...: tries it so often, so far apart; the status of the last try.
+await() {
+    local i times=$1 pause=$2; shift 2
+    for ((i = 1; i < times; i++)); do
+        if "$@"; then return 0; fi
+        sleep "$pause"
+    done
+    "$@"
+}
 stop_producer() {
     [ -n "${PRODUCER:-}" ] || return 0
     kill "$PRODUCER" 2>/dev/null

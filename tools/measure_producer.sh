@@ -61,16 +61,11 @@ fetch() { # one hand-off; its digest must be that of the local run
     grep -q '^kv-visible [0-9a-f]\{64\}$' "$TMP/here" && cmp "$TMP/here" "$TMP/there"
 }
 complete() { # the producer writes its files when the ACK is in
-    local i
-    for ((i = 0; i < 100; i++)); do
-        if [ -s "$OUT/timeline.json" ]; then return 0; fi
-        sleep 0.1
-    done
-    cat "$TMP/producer.log"; return 1
+    await 100 0.1 test -s "$OUT/timeline.json" || { cat "$TMP/producer.log"; return 1; }
 }
 raw_rate() { # bytes per second of a plain TLS stream on the same loopback, for the consumer's receipts
-    python3 tools/raw_tls.py listen 127.0.0.1:0 >"$TMP/raw.port" & local server=$! i rc=0
-    for ((i = 0; i < 100; i++)); do if [ -s "$TMP/raw.port" ]; then break; fi; sleep 0.1; done
+    python3 tools/raw_tls.py listen 127.0.0.1:0 >"$TMP/raw.port" & local server=$! rc=0
+    await 100 0.1 test -s "$TMP/raw.port"
     python3 tools/raw_tls.py 127.0.0.1:"$(cat "$TMP/raw.port")" >"$TMP/raw" || rc=1
     kill $server
     return $rc
@@ -82,26 +77,18 @@ print(f"     | pages at {rate / 1e6:.0f} MB/s", "" if share is None else f"({sha
 }
 ended() { grep ' transfer peer=' "$TMP/producer.log"; } # a line for each transfer, the last one last
 accepted() { grep -c ' accepted peer=' "$TMP/producer.log"; }
+n_accepted() { [ "$(accepted)" -ge "$1" ]; }
+n_ended() { [ "$(ended | wc -l)" -ge "$1" ]; }
 gone() { # a consumer dies soon after its request is accepted; how long the producer holds engine and session
-    local i pid had line ms
-    had=$(accepted)
-    for ((i = 0; i < 100; i++)); do # the one before may still be writing its line
-        if [ "$(ended | wc -l)" -ge "$had" ]; then break; fi
-        sleep 0.1
-    done
+    local pid next line ms
+    next=$(($(accepted) + 1))
+    await 100 0.1 n_ended $((next - 1)) # the one before may still be writing its line
     $RUN "$ISO" "${digest[@]}" --device "$CONSUMER_DEVICE" --prefill remote --producer 127.0.0.1:"$PORT" \
         --dir "$TMP/consumer" >/dev/null 2>&1 & pid=$!
-    for ((i = 0; i < START_TENTHS * 10; i++)); do
-        if [ "$(accepted)" -gt "$had" ]; then break; fi
-        sleep 0.01
-    done
+    await $((START_TENTHS * 10)) 0.01 n_accepted $next
     sleep 0.02; kill -KILL $pid; wait $pid 2>/dev/null
-    for ((i = 0; i < 100; i++)); do
-        if [ "$(ended | wc -l)" -gt "$had" ]; then break; fi
-        sleep 0.1
-    done
+    await 100 0.1 n_ended $next || { cat "$TMP/producer.log"; return 1; }
     line=$(ended | tail -n 1) ms=${line##*let_go_ms=}
-    [ "$(ended | wc -l)" -gt "$had" ] || { cat "$TMP/producer.log"; return 1; }
     case $line in *reason=OK*) echo "not run: the hand-off was complete before its consumer could be stopped" >"$TMP/gone"; return 0 ;; esac
     echo "after $ms ms, ${line##*request=}" >"$TMP/gone"
     [ "$ms" -le "$LET_GO" ] || { cat "$TMP/gone"; return 1; }

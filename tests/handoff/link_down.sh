@@ -39,16 +39,15 @@ run() {
         --prefill "$1" >"$TMP/answer" 2>"$TMP/said"
 }
 carried() { sed -n 's/^ *lo: *\([0-9]*\) .*/\1/p' /proc/self/net/dev; }  # bytes so far
+pages_come() { [ $(($(carried) - before)) -ge 300000 ]; }
 
 # cut POLICY STATUS PATTERN: the link goes down when pages are coming. The consumer must end in time, with
 # this status, saying this; the limit is 10 s of silence.
 cut() {
-    local rc=0 child since ms i start; start=$(carried)
+    local rc=0 child since ms
+    before=$(carried)
     run "$1" & child=$!
-    for ((i = 0; i < 300; i++)); do
-        [ $(($(carried) - start)) -lt 300000 ] || break
-        sleep 0.1
-    done
+    await 300 0.1 pages_come
     kill -0 $child || { echo "it was over before the link went down"; cat "$TMP/said"; return 1; }
     link down; since=$(now_ms)
     wait $child || rc=$?
